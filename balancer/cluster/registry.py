@@ -23,6 +23,9 @@ from policies.facts import AdminState, Endpoint
 CONFIGURATION = "configuration"
 COMMAND = "command"
 
+MOST_AWAITED = 1000
+"""Maximum number of admin states that wait until discovery finds their endpoints here."""
+
 KEPT_REMOVED = 16
 """Number of removed endpoints to keep before those without requests in flight are dropped."""
 
@@ -56,6 +59,7 @@ class EndpointRegistry:
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
+        self._awaited: dict[str, AdminState] = {}
         self._leaving: list[EndpointState] = []
         self._most_leaving = KEPT_REMOVED
         self._members = self._merged(self._lists)
@@ -74,9 +78,9 @@ class EndpointRegistry:
         except KeyError:
             raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._members)}") from None
 
-    def count(self, source: str) -> int:
-        """Number of endpoints that a source names."""
-        return len(self._lists.get(source, ()))
+    def named(self, source: str) -> list[EndpointConfig]:
+        """Return the endpoints that a source names."""
+        return list(self._lists.get(source, {}).values())
 
     @property
     def leaving(self) -> list[EndpointState]:
@@ -84,12 +88,16 @@ class EndpointRegistry:
         self._leaving = [state for state in self._leaving if state.in_flight_here]
         return list(self._leaving)
 
-    def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
-        """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
+    def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float], dict[str, str]]:
+        """Runtime overrides made by commands: endpoints added, ids removed, and by id weights and admin states."""
         kept = self._lists[CONFIGURATION]
         configured = self._control_plane.config.settings.endpoints
         removed = [config.id for config in configured if config.id not in kept]
-        return list(self._lists[COMMAND].values()), removed, dict(self._weights)
+        here = {state.id: state.admin_state for state in self._control_plane.cluster.router.states}
+        states = {
+            id_: state.value for id_, state in (self._awaited | here).items() if state is not AdminState.READY
+        }
+        return list(self._lists[COMMAND].values()), removed, dict(self._weights), states
 
     # --- changing
 
@@ -107,33 +115,45 @@ class EndpointRegistry:
             self._weights = before
             raise
 
-    def warm(self, config: RuntimeConfig, found: Iterable[EndpointConfig] = ()) -> None:
-        """Create the TLS contexts that the current endpoints, and those just `found`, need under another runtime
-        configuration. Raises `ConfigError`."""
-        config.upstream_tls.prepare([*(member.config for member in self._members.values()), *found])
+    def warm(self, config: RuntimeConfig) -> None:
+        """Create the TLS contexts that the current endpoints need under another runtime configuration. Raises
+        `ConfigError`."""
+        config.upstream_tls.prepare(member.config for member in self._members.values())
 
     def under(self, config: RuntimeConfig) -> list[Endpoint]:
         """Return the endpoints that there are under another runtime configuration."""
         lists = {**self._lists, CONFIGURATION: by_id(config.settings.endpoints)}
         return [member.config.endpoint() for member in self._merged(lists).values()]
 
-    def apply(self, config: RuntimeConfig) -> None:
-        """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
+    def apply(self, config: RuntimeConfig, found: Mapping[str, Iterable[EndpointConfig] | None]) -> None:
+        """Apply another runtime configuration with its discovery sources: the endpoints `found` by each, None where
+        they are unchanged or there is no answer yet. Weights set by command stay for endpoints added by command alone.
+
+        A source without any answer holds the endpoints that would be removed, until it has one.
+        """
         named = {endpoint.id for endpoint in config.settings.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
-        self._weights = {id_: weight for id_, weight in self._weights.items() if id_ not in named}
-        self._install({**self._lists, CONFIGURATION: by_id(config.settings.endpoints), COMMAND: added})
+        self._weights = {id_: weight for id_, weight in self._weights.items() if id_ in added}
+        lists = {CONFIGURATION: by_id(config.settings.endpoints), COMMAND: added}
+        for source, endpoints in found.items():
+            if endpoints is not None or source in self._lists:
+                lists[source] = self._lists[source] if endpoints is None else by_id(endpoints)
+        kept = self._merged(lists)
+        going = {id_: self._lists[one.source][id_] for id_, one in self._members.items() if id_ not in kept}
+        held = {source: going for source in found if going and source not in lists}
+        self._install(lists | held)
 
     def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Replace the endpoints of a discovery source; does nothing if they are unchanged."""
         wanted = by_id(endpoints)
-        if list(wanted.values()) != list(self._lists.get(source, {}).values()):
+        if source not in self._lists or [*wanted.values()] != [*self._lists[source].values()]:
             self._install({**self._lists, source: wanted})
 
-    def forget(self, sources: Iterable[str]) -> None:
-        kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
-        if len(kept) != len(self._lists):
-            self._install(kept)
+    def hold(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
+        """Use the endpoints that another process knows of a discovery source, if that has no answer yet."""
+        held = by_id(endpoints)
+        if held and source not in self._lists:
+            self._install({**self._lists, source: held})
 
     def add(self, config: EndpointConfig) -> None:
         """Add an endpoint by command. Raises `CommandRefused` if its id is in use, `ConfigError` if a file in its
@@ -172,6 +192,18 @@ class EndpointRegistry:
             self._put(self._weighed(self._lists[source][endpoint_id], source))
         if state is not None:
             self._set_state(endpoint_id, state)
+
+    def expect(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
+        """As `change`, of an endpoint that a sibling knows: here when it is found, if it is not yet."""
+        if endpoint_id in self._members:
+            self.change(endpoint_id, state, weight)
+            return
+        if weight is not None:
+            self._weights[endpoint_id] = weight
+        if state is not None:
+            self._awaited[endpoint_id] = state
+        for excess in [*self._awaited][:-MOST_AWAITED]:
+            del self._awaited[excess]
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
         self._control_plane.cluster.router.set_admin_state(endpoint_id, state)
@@ -228,6 +260,8 @@ class EndpointRegistry:
         cluster.pools.tls = tls
         cluster.pools.configs = {id_: member.config for id_, member in members.items()}
         self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
+        for id_ in [id_ for id_ in self._awaited if id_ in members]:
+            self._set_state(id_, self._awaited.pop(id_))
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:

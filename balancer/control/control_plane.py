@@ -7,15 +7,16 @@ and load probes, access log and recording, explanations. A request never waits f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 from balancer.cluster.active_checks import Checks
 from balancer.cluster.affinity import Stickiness
 from balancer.cluster.cluster import Cluster
-from balancer.cluster.discovery.discovery import Discovery, RemoteSource
+from balancer.cluster.discovery.discovery import Discovery, RemoteSource, Sources
 from balancer.cluster.explaining import Explanations
 from balancer.cluster.registry import EndpointRegistry, by_id
 from balancer.cluster.runtime_config import RuntimeConfig
@@ -129,36 +130,37 @@ class ControlPlane:
 
     # --- configuration
 
-    def reload(self, config: RuntimeConfig) -> list[RemoteSource]:
+    def reload(self, config: RuntimeConfig, sources: Mapping[str, Sources]) -> list[RemoteSource]:
         """Apply a runtime configuration with its endpoints and policy, here and to the named clusters that it keeps.
+        `sources`: those of discovery, as it has prepared them, by cluster.
 
         Returns the sources to close. Raises `ConfigError` or `PoliciesError` before anything changes in
         any cluster.
         """
-        kept = [(plane, config.named[name]) for name, plane in self.named.items() if name in config.named]
-        commits = [plane._prepare(one) for plane, one in ((self, config), *kept)]
+        commits = [plane._prepare(one, sources[plane.cluster.name]) for plane, one in self.kept(config)]
         gone, *_ = [commit() for commit in commits]
         return gone
 
-    def _prepare(self, config: RuntimeConfig) -> Callable[[], list[RemoteSource]]:
+    def kept(self, config: RuntimeConfig) -> list[tuple[ControlPlane, RuntimeConfig]]:
+        """Return this control plane and those of the named clusters that stay, with their parts of a configuration."""
+        named = [(plane, config.named[name]) for name, plane in self.named.items() if name in config.named]
+        return [(self, config), *named]
+
+    def _prepare(self, config: RuntimeConfig, sources: Sources) -> Callable[[], list[RemoteSource]]:
         """Create what a runtime configuration needs. Returns a function that applies it and does not fail.
 
         Raises `ConfigError` or `PoliciesError`.
         """
         spec = config.settings.policy
         policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
-        with in_cluster(self.cluster.name):
-            sources = self.discovery.prepare(config.settings.discovery, config.settings.upstream_tls)
-        self.registry.warm(config, sources.found or ())
+        self.registry.warm(config)  # again: the endpoints may have changed
 
         def commit() -> list[RemoteSource]:
             self.config = config  # first: endpoints get its TLS contexts
             if policy is not None:
                 self._set_policy(spec, policy)
-            gone = self.discovery.commit(sources)
             self.apply(config)
-            self.registry.apply(config)
-            return gone
+            return self.discovery.commit(sources, config, self.cluster.now())
 
         return commit
 
@@ -269,6 +271,20 @@ class ControlPlane:
         for state in self.cluster.router.newly_doubted():
             if pools.room != 0:
                 pools.by_id[state.id].open_ahead()
+
+    def read_sources(self, *, may_fail: bool = False) -> None:
+        """Begin with the sources of endpoints, as `Discovery.prepare` returns them. Raises `ConfigError`."""
+        sources = self.discovery.prepare(self.config, may_fail=may_fail)
+        self.discovery.commit(sources, self.config, self.cluster.now())
+
+    def known(self) -> dict[str, Any]:
+        """Return the discovered endpoints of all clusters by name, for `hold` in another process."""
+        return {plane.cluster.name: plane.discovery.known() for plane in (self, *self.named.values())}
+
+    def hold(self, known: dict[str, Any]) -> None:
+        """Let sources that have no answer hold the endpoints that another process knows."""
+        for plane in (self, *self.named.values()):
+            plane.discovery.hold(known.get(plane.cluster.name, {}))
 
     async def start(self) -> None:
         """Look up the endpoints once."""

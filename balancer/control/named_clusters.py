@@ -58,9 +58,7 @@ class NamedClusters:
                 if name not in self._front.named:
                     with in_cluster(name):
                         new[name] = plane = self._build(name, one)
-                        plane.discovery.commit(
-                            plane.discovery.prepare(one.settings.discovery, one.settings.upstream_tls)
-                        )
+                        plane.read_sources()
             async with asyncio.TaskGroup() as lookups:
                 for plane in new.values():
                     lookups.create_task(plane.start())

@@ -1,19 +1,20 @@
 """Reload of the configuration: read and validated in a thread, like at the start, before anything changes.
 
-The caller then looks up the endpoints of new clusters and applies the result in one step, whose first part creates all
-that may still fail. An invalid configuration changes nothing; the problem is kept for the status.
+The caller then looks up the endpoints of new clusters and sources, and applies the result in one step, whose first part
+creates all that may still fail. An invalid configuration changes nothing; the problem is kept for the status.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from balancer.cluster.discovery.discovery import Sources
 from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
-from balancer.config.problems import ConfigError
+from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.listeners import changed_listeners
 from balancer.control.control_plane import ControlPlane
 from balancer.errors import LogFailed
@@ -32,11 +33,13 @@ of those on the disk."""
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A valid configuration, ready to apply. `output` is the open access log output if its configuration changed."""
+    """A valid configuration, ready to apply. `output` is the open access log output if its configuration changed;
+    `sources` are those of the endpoints of each cluster that stays."""
 
     settings: Settings
     config: RuntimeConfig
     output: LogOutput | None
+    sources: Mapping[str, Sources]
 
 
 class Reloads:
@@ -90,13 +93,14 @@ class Reloads:
         settings = self._read(files)
         config = runtime_config_of(settings)
         load(config.settings.tracing)
-        for name, one in {"": config, **config.named}.items():
-            plane = self._control_plane if not name else self._control_plane.named.get(name)
-            if plane is not None:
-                plane.registry.warm(one)  # here, in a thread, because it takes long
-                plane.try_policy(one)
+        sources = {}
+        for plane, one in self._control_plane.kept(config):
+            with in_cluster(plane.cluster.name):
+                sources[plane.cluster.name] = plane.discovery.prepare(one)
+            plane.registry.warm(one)  # here, in a thread, because it takes long
+            plane.try_policy(one)
         is_new = settings.log.access != "off" and settings.log != self._log
-        return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
+        return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None, sources)
 
     def _waiting(self, settings: Settings) -> tuple[str, ...]:
         old, new = self._started_with, settings

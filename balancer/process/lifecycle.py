@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import json
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import click
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.control.reload import Read
-from balancer.process.listening import Listening, ready_line
+from balancer.process.listening import ready_line
 from balancer.process.member import ServingProcess
 from balancer.process.server import Server, in_silence
 from balancer.process.socket_handover import Successor, started, tell_ready
@@ -115,7 +116,7 @@ async def attend(
     if member is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.begin_or_cut)
-        succession = HotRestart(server.listening, say, ending.replaced)
+        succession = HotRestart(server, say, ending.replaced)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
         loop.add_signal_handler(STOPPED, ending.begin)
@@ -181,19 +182,19 @@ async def _reload(server: Server, say: Say, *, everywhere: bool) -> None:
 class HotRestart:
     """Hot restart of a process without a supervisor; `on_ready` is called when the successor serves."""
 
-    def __init__(
-        self, listening: Listening, say: Callable[[str], None], on_ready: Callable[[], None]
-    ) -> None:
-        self._listening = listening
+    def __init__(self, server: Server, say: Callable[[str], None], on_ready: Callable[[], None]) -> None:
+        self._server = server
         self._say = say
         self._on_ready = on_ready
         self._successor: Successor | None = None
 
     def begin(self) -> None:
         """Start the successor, unless one is starting already or this process is shutting down."""
-        if self._successor is not None or self._listening.is_closed:
+        listening = self._server.listening
+        if self._successor is not None or listening.is_closed:
             return
-        self._successor = started(self._listening.labelled(), self._say)
+        known = json.dumps({"discovered": self._server.control_plane.known()}).encode()
+        self._successor = started(listening.labelled(), known, self._say)
         if self._successor is not None:
             asyncio.get_running_loop().add_reader(self._successor.fileno(), self._heard)
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from balancer.build import build
 from balancer.cluster.cluster import Cluster
@@ -47,11 +48,13 @@ class TrafficSocket:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The traffic sockets by listener, first "" for the `listen` of the top level, and the admin sockets."""
+    """The traffic sockets by listener, first "" for the `listen` of the top level, and the admin sockets. `discovered`:
+    the endpoints that the predecessor knew, for sources that have no answer."""
 
     traffic: Mapping[str, TrafficSocket]
     admin: AdminSockets
     admin_listen: str | None
+    discovered: dict[str, Any]
 
     @property
     def address(self) -> ListenAddress:
@@ -111,7 +114,7 @@ def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
         raise
     finally:
         inherited.close()
-    return Listening(traffic, admin, settings.admin.listen)
+    return Listening(traffic, admin, settings.admin.listen, inherited.discovered)
 
 
 def _opened(name: str, listen: str, mode: str, inherited: Inherited) -> TrafficSocket:

@@ -41,7 +41,8 @@ class ServingProcess:
     `directory` holds the sockets of the channel between processes. `lifeline` is a descriptor that becomes readable
     when the supervisor is gone, `readiness` one to write to when this process serves. `fronts` are the common TLS
     contexts that start the handshakes of all processes, so that each accepts the session tickets of the others, by
-    listener; `prompts` the memory of the prefix index of each cluster for inference, by its name.
+    listener; `prompts` the memory of the prefix index of each cluster for inference, by its name. `is_later`: the
+    balancer serves already, so this process replaces one that has ended.
     """
 
     index: int
@@ -54,6 +55,7 @@ class ServingProcess:
     readiness: int
     fronts: Mapping[str, SharedContext] = field(default_factory=dict)
     prompts: Mapping[str, memoryview] = field(default_factory=dict)
+    is_later: bool = False
 
     def tell_ready(self) -> None:
         """Report to the supervisor that this process serves."""

@@ -99,8 +99,7 @@ class Server:
         # The first process reports for all.
         self._say = complain if member is None or not member.index else in_silence
         self._apply_tracing(config.settings.tracing)
-        discovery = self.control_plane.discovery
-        discovery.commit(discovery.prepare(config.settings.discovery, config.settings.upstream_tls))
+        self.control_plane.read_sources(may_fail=member is not None and member.is_later)
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
         channel = None
         if member is not None:
@@ -177,6 +176,8 @@ class Server:
         config = self.control_plane.config
         self._commit_clusters(config, await self.named_clusters.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
+        self.control_plane.hold(self.listening.discovered)
+        self.listening.discovered.clear()
         self._publish_grace()
         self.control_plane.begin()
         for one in self.named_clusters.every:
@@ -228,13 +229,24 @@ class Server:
         return []
 
     async def _commit(self, prepared: Prepared) -> None:
-        """Look up the endpoints of new clusters, then apply a prepared configuration in one step; connected clients are
-        updated after it, in slices."""
+        """Look up the endpoints of new clusters and sources, then apply a prepared configuration in one step; connected
+        clients are updated after it, in slices."""
         is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
-        new = await self.named_clusters.prepare(prepared.config)
+        kept = [
+            (plane.discovery, prepared.sources[plane.cluster.name])
+            for plane, _ in self.control_plane.kept(prepared.config)
+        ]
+        loop, now = asyncio.get_running_loop(), self._clock.now()
+        lookups = [loop.create_task(discovery.look_up(sources, now)) for discovery, sources in kept]
+        new: dict[str, ControlPlane] = {}
         try:
+            new = await self.named_clusters.prepare(prepared.config)
+            await asyncio.wait(lookups)
             gone = self._commit_prepared(prepared)
         except BaseException:
+            for lookup, (discovery, sources) in zip(lookups, kept, strict=True):
+                lookup.cancel()
+                discovery.discard(sources)
             await self.named_clusters.discard(new)
             raise
         self._commit_clusters(prepared.config, new)
@@ -255,7 +267,7 @@ class Server:
         changes.
         """
         control_plane, config = self.control_plane, prepared.config
-        gone = control_plane.reload(config)
+        gone = control_plane.reload(config, prepared.sources)
         self.process.apply(config.settings)
         self._apply_log(config.settings.log, prepared.output)
         self._apply_tracing(config.settings.tracing)

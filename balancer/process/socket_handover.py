@@ -6,18 +6,26 @@ fails before it serves, the old one continues.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from tempfile import TemporaryFile
+from typing import Any
 
 from balancer.errors import ListenFailed
 
 LISTENING = "STEELYARD_LISTENING"
 """Environment variable of a successor: a line for each socket with descriptor and label. The label of a traffic socket
 is the `listen` that it was bound for.
+"""
+
+DISCOVERED = "STEELYARD_DISCOVERED"
+"""Environment variable of a successor: process id of the predecessor, and descriptor of a JSON document, whose
+`discovered` has what discovery has found (`ControlPlane.known`).
 """
 
 READY = "STEELYARD_READY"
@@ -28,13 +36,15 @@ FIRST_OF_SYSTEMD = 3
 
 
 class Inherited:
-    """Listening sockets that this program inherited, taken from the environment. Raises `ListenFailed`.
+    """Listening sockets that this program inherited, taken from the environment, and the endpoints `discovered` by its
+    predecessor. Raises `ListenFailed`.
 
     `names` are those of the listeners beside `listen`, which systemd's sockets may have.
     """
 
     def __init__(self, names: Collection[str] = ()) -> None:
         passed = [line.partition(" ") for line in os.environ.pop(LISTENING, "").splitlines()]
+        self.discovered = _document(os.environ.pop(DISCOVERED, ""))
         self._sockets = [(label, _listening(int(descriptor))) for descriptor, _, label in passed]
         self.of_systemd = {} if self._sockets else _from_systemd(names)
         """Sockets of systemd by listener, "" for `listen`."""
@@ -92,6 +102,18 @@ def _listening(descriptor: int) -> socket.socket:
     return sock
 
 
+def _document(passed: str) -> dict[str, Any]:
+    """Return the endpoints that the predecessor has discovered; none of one that does not pass them on."""
+    pid, _, descriptor = passed.partition(" ")
+    if pid != str(os.getppid()):
+        return {}
+    with open(int(descriptor), "rb") as file:
+        file.seek(0)
+        text = file.read()
+    found: dict[str, Any] = json.loads(text)["discovered"] if text else {}
+    return found
+
+
 def notify(state: str) -> None:
     """Report a state of the service to systemd, if that waits for it (`Type=notify`, sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
@@ -112,30 +134,40 @@ def tell_ready() -> None:
         os.close(int(descriptor))
 
 
-def started(sockets: Sequence[tuple[str, socket.socket]], say: Callable[[str], None]) -> Successor | None:
+def started(
+    sockets: Sequence[tuple[str, socket.socket]], known: bytes, say: Callable[[str], None]
+) -> Successor | None:
     """Start this program again; a failure is reported to `say`."""
     try:
-        return Successor(sockets)
+        return Successor(sockets, known)
     except OSError as error:
         say(f"balancer goes on: cannot start the program anew: {error.strerror}")
         return None
 
 
 class Successor:
-    """This program started again, by the same command line, with the listening sockets and their labels.
+    """This program started again, by the same command line, with the listening sockets and their labels, and the
+    document `known` with the discovered endpoints.
 
     `fileno()` becomes readable when it serves, or has ended before.
     """
 
-    def __init__(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
+    def __init__(self, sockets: Sequence[tuple[str, socket.socket]], known: bytes) -> None:
         self._pipe, ready_fd = os.pipe()
         lines = "\n".join(f"{sock.fileno()} {label}" for label, sock in sockets)
         environment = os.environ | {LISTENING: lines, READY: str(ready_fd)}
-        descriptors = [sock.fileno() for _, sock in sockets]
+        passed = [*(sock.fileno() for _, sock in sockets), ready_fd]
+        command = [sys.executable, *sys.orig_argv[1:]]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, *sys.orig_argv[1:]], env=environment, pass_fds=(*descriptors, ready_fd)
-            )
+            # In memory where that is possible: the file system may be read-only.
+            with (
+                open(os.memfd_create("known"), "w+b") if sys.platform == "linux" else TemporaryFile() as file
+            ):
+                file.write(known)
+                file.flush()
+                environment[DISCOVERED] = f"{os.getpid()} {file.fileno()}"
+                passed.append(file.fileno())
+                self._process = subprocess.Popen(command, env=environment, pass_fds=passed)
         except OSError:
             os.close(self._pipe)
             raise

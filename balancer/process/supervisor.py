@@ -23,6 +23,9 @@ from types import FrameType
 from typing import Self
 
 from balancer.config.loading import Settings
+from balancer.control.admin.channel import READ_TIMEOUT
+from balancer.control.admin.client import AdminClient, Unreachable
+from balancer.control.admin.runtime_overrides import ORDERS
 from balancer.errors import ListenFailed
 from balancer.log.output import complain
 from balancer.process.lifecycle import CUT_SHORT, RELOAD, REPLACED, STOPPED
@@ -119,6 +122,7 @@ class Supervisor:
                 writing,
                 self._fronts,
                 self._prompts,
+                self._is_ready,
             )
             code = self._work(member)
         finally:
@@ -185,7 +189,17 @@ class Supervisor:
 
     def _begin_hot_restart(self) -> None:
         if self._successor is None and self._is_ready and not self._is_stopping:
-            self._successor = started(self._listening.labelled(), self._say)
+            self._successor = started(self._listening.labelled(), self._discovered(), self._say)
+
+    def _discovered(self) -> bytes:
+        """Return what the first process that answers knows of discovery, for the successor."""
+        for child in self._children:
+            with suppress(Unreachable):
+                client = AdminClient(f"unix:{self._directory / f'{child.index}.sock'}", timeout=READ_TIMEOUT)
+                status, found = client.request("GET", ORDERS)
+                if status == 200:
+                    return found
+        return b""
 
     # --- readiness
 
@@ -208,6 +222,7 @@ class Supervisor:
                 child.hear()
         if not self._is_ready and not self._is_stopping and all(child.is_ready for child in self._children):
             self._is_ready = True
+            self._listening.discovered.clear()  # of the start; a later process asks its siblings
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
             self._say(ready_line(self._settings, self._listening, endpoints))
             tell_ready()

@@ -30,7 +30,7 @@ from balancer.process.member import ServingProcess
 from balancer.process.server import new_event_loop
 from balancer.routes.table import refused_routes
 from balancer.syntax.printable import printable
-from balancer.tls.contexts import expired_certificates
+from balancer.tls.contexts import UpstreamTls, expired_certificates
 from policies import registry
 from policies.loading.source import Source
 
@@ -193,7 +193,7 @@ def endpoint_lines(cluster: ClusterSettings) -> Iterator[str]:
         backup = f" (backup, priority {endpoint.priority})" if endpoint.priority else ""
         yield f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}{backup}"
     if cluster.discovery.file is not None:
-        for endpoint in FileSource(cluster.discovery.file).first():
+        for endpoint in FileSource(cluster.discovery.file).first(UpstreamTls(cluster.upstream_tls)):
             yield f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
     for source in cluster.discovery.remote:
         yield f"  {source.source}, looked up while it runs"

@@ -1,21 +1,26 @@
 """Endpoint discovery: polls the sources file, DNS and Kubernetes, and updates the endpoint registry.
 
-A source without a valid answer changes nothing; its problem is kept for the status and logged once. Each poll is
-bounded in time and in frequency.
+A source without a valid answer changes nothing; its problem is kept for the status and logged once. One that has never
+had an answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in time
+and in frequency.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import ValidationError
 
 from balancer.cluster.discovery.dns_source import DnsSource
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.cluster.registry import EndpointRegistry
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import ConfigError
-from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery, KubernetesDiscovery
+from balancer.config.schema.discovery import DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.log.output import complain
 from balancer.syntax.printable import one_line
@@ -29,12 +34,17 @@ RemoteSource: TypeAlias = "DnsSource | KubernetesSource"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources of a configuration, whose files have been read. `found`: the endpoints in a new `file`, else None.
+    """Sources of a configuration, whose files have been read. `found`: the endpoints in `file`, None if it is invalid.
     `remote`: the DNS sources, then the Kubernetes source."""
 
     file: FileSource | None = None
     found: tuple[EndpointConfig, ...] | None = None
     remote: tuple[RemoteSource, ...] = ()
+
+    @property
+    def every(self) -> list[FileSource | RemoteSource]:
+        """The file source, if any, then the DNS sources, then the Kubernetes source."""
+        return [*self.remote] if self.file is None else [self.file, *self.remote]
 
 
 class Discovery:
@@ -49,38 +59,70 @@ class Discovery:
 
     @property
     def sources(self) -> list[FileSource | RemoteSource]:
-        """The file source, if any, then the DNS sources, then the Kubernetes source."""
-        file, remote = self._sources.file, self._sources.remote
-        return [*remote] if file is None else [file, *remote]
+        """The sources in force, that of the file first."""
+        return self._sources.every
 
-    def prepare(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
-        """Return the sources of a configuration, for `commit`: those that are unchanged, and new ones.
+    def prepare(self, config: RuntimeConfig, *, may_fail: bool = False) -> Sources:
+        """Return the sources of a configuration, for `commit`: that of the file, and the others, unchanged or new.
 
-        Raises `ConfigError` for an invalid file.
+        Raises `ConfigError` for an invalid file, unless the file `may_fail`. May be called in a thread.
         """
-        file, found = self._sources.file, None
-        if config.file != (file.config if file is not None else None):
-            file = FileSource(config.file) if config.file is not None else None
-            found = file.first() if file is not None else None
-        return Sources(file, found, tuple(self._remote(each, tls) for each in config.remote))
+        file, found, settings = None, None, config.settings
+        if settings.discovery.file is not None:
+            file = FileSource(settings.discovery.file)
+            try:
+                found = file.first(config.upstream_tls)
+            except ConfigError as error:
+                if not may_fail:
+                    raise
+                file.problem = str(error)
+        remote = (self._remote(each, settings.upstream_tls) for each in settings.discovery.remote)
+        return Sources(file, found, tuple(remote))
 
-    def commit(self, sources: Sources) -> list[RemoteSource]:
-        """Replace the sources by what `prepare` has returned; the endpoints of removed sources are removed.
+    async def look_up(self, sources: Sources, now: float) -> None:
+        """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
+        self._ask_due(sources, now)
+        for source in sources.remote:
+            await source.answered.wait()
+
+    def discard(self, sources: Sources) -> None:
+        """Give up the new ones of prepared sources, which are not put in force."""
+        self._cancel(source for source in sources.remote if source not in self._sources.remote)
+
+    def commit(self, sources: Sources, config: RuntimeConfig, now: float) -> list[RemoteSource]:
+        """Put what `prepare` has returned in force, with all endpoints of the configuration, in one step.
 
         Returns the removed sources, whose requests are cancelled.
         """
         before, old = {source.source for source in self.sources}, self._sources.remote
         self._sources = sources
         removed = before - {source.source for source in self.sources}
-        self._roster.forget(removed)
         for source in removed:  # one that comes back is new to the log, too
             self._said.pop(source, None)
             self._said.pop(f"notice of {source}", None)
+        found = {source.source: source.look(now) for source in sources.remote}
         if sources.file is not None:
-            self._take(sources.file, sources.found)
+            found = {sources.file.source: sources.found, **found}
+        self._roster.apply(config, found)
+        for each in self.sources:
+            self._take(each, None)
         gone = [source for source in old if source not in sources.remote]
         self._cancel(gone)
         return gone
+
+    def known(self) -> dict[str, list[Any]]:
+        """Return the endpoints of all sources, as JSON for `hold` in another process."""
+        return {
+            source.source: [each.model_dump(mode="json") for each in self._roster.named(source.source)]
+            for source in self.sources
+        }
+
+    def hold(self, known: dict[str, list[Any]]) -> None:
+        """Let each source that has no answer yet hold what another process knows of it. Faulty ones are left out."""
+        for source in self.sources:
+            with suppress(ConfigError, ValidationError):
+                found = [EndpointConfig.model_validate(each) for each in known.get(source.source, ())]
+                self._roster.hold(source.source, found)
 
     def forget_sources(self) -> None:
         """Remove all sources, but keep their endpoints."""
@@ -88,17 +130,19 @@ class Discovery:
         self._cancel(list(self._tasks))
 
     async def start(self, now: float) -> None:
-        """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
+        """Wait for the first answers, as `look_up`, and use them."""
         self.tick(now)
-        for source in self._sources.remote:
-            await source.answered.wait()
+        await self.look_up(self._sources, now)
         self.tick(now)
 
     def tick(self, now: float) -> None:
         """Poll the sources, and ask those that are due; call it several times a second."""
         for source in self.sources:
             self._take(source, source.look(now))
-        for remote in self._sources.remote:
+        self._ask_due(self._sources, now)
+
+    def _ask_due(self, sources: Sources, now: float) -> None:
+        for remote in sources.remote:
             if now >= remote.next_at and remote not in self._tasks:
                 self._tasks[remote] = asyncio.get_running_loop().create_task(self._ask(remote, now))
 
@@ -142,10 +186,13 @@ class Discovery:
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
+            source.problem = None
             try:
                 self._roster.replace(source.source, endpoints)
             except ConfigError as error:
                 source.problem = str(error)
+                if isinstance(source, FileSource):
+                    source.refused = endpoints
         self._report(source.source, source.problem, "; the endpoints that are known stay")
         self._report(f"notice of {source.source}", source.notice)
 

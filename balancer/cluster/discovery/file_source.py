@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -20,6 +20,9 @@ from balancer.config.schema.discovery import EndpointList, FileDiscovery
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.sources import FileNames
 
+if TYPE_CHECKING:
+    from balancer.tls.contexts import UpstreamTls
+
 PERIOD = 1.0
 """Seconds between polls: one stat(2) each."""
 
@@ -27,13 +30,15 @@ Stamp = tuple[int, int, int, int]
 
 
 class FileSource:
-    """File source. `problem`: fault in its last version, None if that is valid."""
+    """File source. `problem`: fault in its last version, None if that is valid. `refused`: endpoints that the registry
+    did not take, such as without their `tls.ca`; `look` returns them again."""
 
     notice: str | None = None
 
     def __init__(self, config: FileDiscovery) -> None:
         self.config = config
         self.problem: str | None = None
+        self.refused: tuple[EndpointConfig, ...] | None = None
         self._named: Callable[[Place], str] = lambda place: str(config.path)
         self._seen: Stamp | None = None
         self._taken: Stamp | None = None
@@ -43,10 +48,14 @@ class FileSource:
     def source(self) -> str:
         return f"file {self.config.path}"
 
-    def first(self) -> tuple[EndpointConfig, ...]:
-        """Read the file at the start. Raises `ConfigError`."""
+    def first(self, tls: UpstreamTls | None = None) -> tuple[EndpointConfig, ...]:
+        """Read the file at the start or at a reload, and the files that its endpoints need into `tls`. Raises
+        `ConfigError`."""
         self._seen = self._taken = self._stamp()
-        return self._read()
+        endpoints = self._read()
+        if tls is not None:
+            tls.prepare(endpoints, "discovery.file.endpoints")
+        return endpoints
 
     def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
         """Poll the file when that is due; returns its endpoints if it has a new valid version, else None."""
@@ -56,7 +65,8 @@ class FileSource:
         try:
             stamp = self._stamp()
             if stamp == self._taken:
-                return None
+                refused, self.refused = self.refused, None
+                return refused
             if stamp != self._seen:
                 self._seen = stamp
                 return None

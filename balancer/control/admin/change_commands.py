@@ -92,7 +92,12 @@ def add_command(balancer: AdminClient, /, name: str, address: str, **options: An
 def remove_command(balancer: AdminClient, name: str) -> None:
     """Remove an endpoint; its requests in flight finish."""
     found = balancer.document("DELETE", f"{PATH}/{quote(name, safe='')}")
-    balancer.show(lambda: [f"{found['id']:<24} removed     in flight {found['in_flight']}"])
+    balancer.show(
+        lambda: [
+            f"{found['id']:<24} removed     in flight {found['in_flight']}",
+            *([f"{found['id']:<24} goes on     from {found['source']}"] if "source" in found else ()),
+        ]
+    )
 
 
 def change(balancer: AdminClient, name: str, **keys: Any) -> None:
@@ -125,7 +130,10 @@ state_command("ready", "Set an endpoint to ready: it gets requests again.")
 @click.argument("weight", type=float)
 @click.pass_obj
 def weight_command(balancer: AdminClient, name: str, weight: float) -> None:
-    """Set an endpoint's weight relative to the others, until the next reload."""
+    """Set an endpoint's weight relative to the others, until the next reload.
+
+    An endpoint that was added by command keeps it.
+    """
     change(balancer, name, weight=weight)
 
 

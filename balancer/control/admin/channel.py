@@ -178,9 +178,10 @@ class SiblingChannel:
 
 
 def merged_answer(answer: web.Response, others: list[bytes]) -> web.Response:
-    """Merge the answers of all processes, with the status of this process's answer."""
+    """Merge the answers of all processes, with the status of this process's answer. An empty one has nothing to say."""
     own = answer.body if isinstance(answer.body, bytes) else b"{}"
-    return web.json_response(merged([*map(json.loads, (own, *others))]), status=answer.status)
+    documents = filter(None, map(json.loads, (own, *others)))
+    return web.json_response(merged([*documents]) or {}, status=answer.status)
 
 
 def ways_of(channel: SiblingChannel | None) -> tuple[Callable[[Handler], Handler], Callable[..., Handler]]:

@@ -20,7 +20,7 @@ from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.route_parts import SplitChange
 from balancer.config.schema.section import EndpointWeight, Seconds, Section
 from balancer.control.admin.channel import SiblingChannel, ways_of
-from balancer.control.admin.requests import DESCRIBE, body_of, plane_of
+from balancer.control.admin.requests import DESCRIBE, body_of, is_from_sibling, plane_of
 from balancer.control.admin.status import endpoint_status, latency_status, leaving_status, panic_status
 from balancer.control.admin.traffic_report import split_status
 from balancer.control.control_plane import ControlPlane
@@ -59,7 +59,7 @@ class ExplainRequest(Section):
 def cluster_routes(channel: SiblingChannel | None) -> list[web.RouteDef]:
     """Return the routes."""
     ask, tell = ways_of(channel)
-    one, change = "/-/endpoints/{id}", tell(_change)
+    one, change = "/-/endpoints/{id}", tell(partial(_change, channel))
     return [
         web.get("/-/endpoints", ask(_list)),
         web.post("/-/endpoints", tell(_add)),
@@ -101,18 +101,24 @@ async def _add(request: web.Request) -> web.Response:
     return _answer(request, config.id, 201)
 
 
-async def _change(request: web.Request) -> web.Response:
-    """Body: `state`, `weight` or both; an omitted key stays unchanged."""
-    endpoint_id = request.match_info["id"]
+async def _change(channel: SiblingChannel | None, request: web.Request) -> web.Response:
+    """Body: `state`, `weight` or both; an omitted key stays unchanged. An endpoint that another process has discovered
+    first is changed here when it is found."""
+    endpoint_id, registry = request.match_info["id"], plane_of(request).registry
     change = await body_of(request, EndpointChange)
-    plane_of(request).registry.change(endpoint_id, change.state, change.weight)
-    return _answer(request, endpoint_id)
+    is_known = is_from_sibling(request)
+    if channel is not None and not is_known and endpoint_id not in registry.members:
+        is_known = bool(await channel.gather(request.raw_path))
+    (registry.expect if is_known else registry.change)(endpoint_id, change.state, change.weight)
+    return _answer(request, endpoint_id) if endpoint_id in registry.members else web.json_response({})
 
 
 async def _remove(request: web.Request) -> web.Response:
     endpoint_id = request.match_info["id"]
-    in_flight = plane_of(request).registry.remove(endpoint_id)
-    return web.json_response({"id": endpoint_id, "in_flight": in_flight})
+    registry = plane_of(request).registry
+    in_flight, left = registry.remove(endpoint_id), registry.members.get(endpoint_id)
+    still = {} if left is None else {"source": left.source}
+    return web.json_response({"id": endpoint_id, "in_flight": in_flight, **still})
 
 
 def _answer(request: web.Request, endpoint_id: str, status: int = 200) -> web.Response:

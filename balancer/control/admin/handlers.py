@@ -221,7 +221,10 @@ class AdminHandlers:
             await self._reloads.run(files_in(await json_of(request)))
         else:
             await self._reloads.run()
-        return web.json_response(reload_status(self._control_plane))
+        front = self._control_plane
+        sources = (source for plane in (front, *front.named.values()) for source in plane.discovery.sources)
+        unanswered = [source.source for source in sources if source.problem is not None]
+        return web.json_response({**reload_status(front), "unanswered": unanswered})
 
 
 def admin_entry(

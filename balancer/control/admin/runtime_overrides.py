@@ -24,7 +24,7 @@ from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
 from balancer.errors import CommandRefused
 from balancer.log.output import complain
-from policies.errors import PoliciesError, UnknownEndpoint
+from policies.errors import PoliciesError
 from policies.facts import AdminState
 
 ORDERS = "/-/orders"
@@ -66,6 +66,7 @@ class RuntimeOverrides:
         front = self._control_plane
         return {
             "reloads": front.reload_counts.done,
+            "discovered": front.known(),
             **self._told_of(front),
             "clusters": {name: self._told_of(plane) for name, plane in front.named.items()},
             "splits": [
@@ -74,21 +75,18 @@ class RuntimeOverrides:
         }
 
     def _told_of(self, control_plane: ControlPlane) -> dict[str, Any]:
-        added, removed, weights = control_plane.registry.orders()
+        added, removed, weights, states = control_plane.registry.orders()
         return {
             "policy": order_of(control_plane.policy),
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,
-            "states": {
-                state.id: state.admin_state.value
-                for state in control_plane.cluster.router.states
-                if not state.enabled
-            },
+            "states": states,
         }
 
     async def catch_up(self) -> None:
-        """Apply the overrides of a sibling, and its policy in the version that is in force there.
+        """Apply the overrides of a sibling, its policy in the version that is in force there, and for sources that have
+        no answer the endpoints that it knows.
 
         If the configuration has become invalid since the start, that is reported and the one of the start stays.
         """
@@ -103,6 +101,7 @@ class RuntimeOverrides:
                 await plane.start()
             overrides = await self._fetch()
         if overrides is not None:
+            self._control_plane.hold(overrides["discovered"])
             self._apply(self._control_plane, overrides)
             for name, plane in self._control_plane.named.items():
                 if name in overrides["clusters"]:
@@ -131,5 +130,4 @@ class RuntimeOverrides:
                 f"a process that was started later cannot apply the runtime overrides of the others: {error}"
             )
         for endpoint_id, state in overrides["states"].items():
-            with suppress(UnknownEndpoint):  # discovered by the siblings, and not yet here
-                control_plane.registry.change(endpoint_id, state=AdminState(state))
+            control_plane.registry.expect(endpoint_id, AdminState(state))

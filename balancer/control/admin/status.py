@@ -162,7 +162,7 @@ def cluster_status(control_plane: ControlPlane, describe: Describe) -> dict[str,
         "discovery": [
             {
                 "source": source.source,
-                "endpoints": control_plane.registry.count(source.source),
+                "endpoints": len(control_plane.registry.named(source.source)),
                 "problem": source.problem,
             }
             for source in control_plane.discovery.sources

@@ -203,15 +203,21 @@ async def test_configured_and_discovered_endpoints(stage: Stage, tmp_path: Path)
 
 
 async def test_reload(stage: Stage, tmp_path: Path) -> None:
-    """Another file is applied at once, none removes its endpoints, an invalid one is rejected."""
+    """The file, or another one, is read and applied at once, none removes its endpoints, an invalid one is rejected."""
     one, two = tmp_path / "one.toml", tmp_path / "two.toml"
     worker = await stage.worker(response())
     one.write_text(table(1))
     two.write_text(table(2, "b"))
     await serve(stage, one, worker)
-    (source,) = stage.control_plane.discovery.sources
+    kept = stage.state("a")
+    write(one, table(1) + table(3, "c"))
     await stage.reload(retries=0)
-    assert list(stage.control_plane.discovery.sources) == [source]
+    assert known(stage) == ["w0", "a", "c"]
+    assert stage.state("a") is kept
+    write(one, "x = 1\n")
+    with pytest.raises(ConfigError, match=r"^discovery\.file: .*endpoints"):
+        await stage.reload()
+    assert known(stage) == ["w0", "a", "c"]
     await stage.reload(discovery={"file": {"path": str(two)}})
     assert known(stage) == ["w0", "b"]
     with pytest.raises(ConfigError, match=r"^discovery\.file\.path: "):

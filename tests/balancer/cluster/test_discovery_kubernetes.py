@@ -603,7 +603,7 @@ async def test_reload(cluster: Cluster, stage: Stage) -> None:
     assert (cluster.source, cluster.api.watching) == (first, 1)
     await stage.reload(discovery={"kubernetes": {**cluster.keys, "weight": 3}})
     assert cluster.known == ["10.0.0.1-9000"]
-    await cluster.until(lambda: stage.state("10.0.0.1-9000").weight == 3)
+    assert stage.state("10.0.0.1-9000").weight == 3
     await cluster.until(lambda: cluster.api.watching == 1)
     with pytest.raises(ConfigError) as caught:
         await stage.reload(discovery={"kubernetes": {**cluster.keys, "token_file": "/absent"}})
@@ -615,6 +615,23 @@ async def test_reload(cluster: Cluster, stage: Stage) -> None:
     await stage.reload(discovery={}, endpoints=[endpoint])
     assert cluster.known == ["a"]
     await stage.eventually(lambda: cluster.api.watching == 0)
+
+
+async def test_refused_reload(cluster: Cluster, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new source is listed and watched before the reload is refused; its watch ends, and the old one goes on."""
+    await cluster.serve_one()
+    first = cluster.source
+
+    def refuse(*_: object) -> None:
+        raise ConfigError("late")
+
+    monkeypatch.setattr(stage.running, "_commit_prepared", refuse)
+    with pytest.raises(ConfigError, match=r"^late$"):
+        await stage.reload(discovery={"kubernetes": {**cluster.keys, "weight": 3}})
+    assert len(cluster.api.lists) == 2
+    await stage.eventually(lambda: len(stage.control_plane.discovery._tasks) == 1)
+    await stage.eventually(lambda: cluster.api.watching == 1)
+    assert (cluster.source, stage.state("10.0.0.1-9000").weight) == (first, 1)
 
 
 async def test_named_pool(cluster: Cluster, stage: Stage) -> None:

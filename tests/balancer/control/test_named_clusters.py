@@ -44,10 +44,27 @@ async def refused_reload(stage: Stage, **keys: Any) -> str:
     return str(problem.value)
 
 
+async def test_reload_that_fails_after_new_pools_are_looked_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused as a whole, with the pools of the old configuration in force."""
+    api = pool_of(await stage.worker(response(b"api")))
+    await serve_api(stage, api)
+    prepare, faults = ControlPlane._prepare, ["clusters.api: late"]
+
+    def failing(pool: ControlPlane, *given: Any) -> Any:
+        if pool.cluster.name and faults:
+            raise ConfigError(faults.pop())
+        return prepare(pool, *given)
+
+    monkeypatch.setattr(ControlPlane, "_prepare", failing)
+    assert await refused_reload(stage, clusters={"api": api, "new": STATIC}) == "clusters.api: late"
+
+
 async def test_file_that_vanishes_while_new_pools_are_looked_up(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused as a whole, with the pools of the old configuration in force."""
+    """Everything is read once, before."""
     api = pool_of(await stage.worker(response(b"api")))
     await serve_api(stage, api)
     path = tmp_path / "endpoints.toml"
@@ -55,14 +72,12 @@ async def test_file_that_vanishes_while_new_pools_are_looked_up(
     prepare = NamedClusters.prepare
 
     async def slow(pools: NamedClusters, config: RuntimeConfig) -> dict[str, ControlPlane]:
-        new = await prepare(pools, config)
-        path.unlink(missing_ok=True)
-        return new
+        path.unlink()
+        return await prepare(pools, config)
 
     monkeypatch.setattr(NamedClusters, "prepare", slow)
-    changed = {**api, "discovery": {"file": {"path": str(path)}}}
-    problem = await refused_reload(stage, clusters={"api": changed, "new": STATIC})
-    assert problem == f"clusters.api.discovery.file.path: cannot read {path}: No such file or directory"
+    await stage.reload(clusters={"api": {**api, "discovery": {"file": {"path": str(path)}}}, "new": STATIC})
+    assert [*stage.control_plane.named["api"].registry.members] == ["a0", "a7"]
 
 
 async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Path) -> None:

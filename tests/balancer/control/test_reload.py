@@ -196,7 +196,7 @@ async def test_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -
     assert b'steelyard_reloads_total{result="refused"} 1.0' in metrics
     stage.read = good
     answer = await stage.ask(RELOAD)
-    document: dict[str, Any] = {"done": 1, "refused": 1, "problem": None, "waiting": []}
+    document: dict[str, Any] = {"done": 1, "refused": 1, "problem": None, "waiting": [], "unanswered": []}
     assert (answer.status, json.loads(answer.body)) == (200, document)
     assert (await stage.ask(get())).body == b"still here"
 

@@ -68,7 +68,7 @@ class KubernetesSource:
         self._failure: str | None = None
         self._lack: str | None = None
         self._ends_at: float | None = None
-        self._patience = asyncio.timeout(None)
+        self._patience = asyncio.Timeout(None)
 
     @property
     def source(self) -> str:
