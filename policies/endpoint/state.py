@@ -191,11 +191,14 @@ class EndpointState:
         self.update_limit()
 
     def apply(self, endpoint: Endpoint, order: int) -> None:
-        """Apply a new configuration under the same id. A change of address or region discards what was learned."""
-        if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
+        """Apply a new configuration under the same id. A change of address or region discards what was learned; that
+        of the address alone, as of another worker, also what is known of its health."""
+        has_moved = endpoint.address != self.endpoint.address
+        if has_moved or endpoint.region != self.region:
             self.latency = LatencyModel()
             if self.concurrency is not None:
                 self.concurrency = Concurrency(self.concurrency.rules)
+        if has_moved:
             self.record = OutlierState()
             self.passes_checks = self.is_reachable = True
             self.is_healthy = self.is_eligible = False
