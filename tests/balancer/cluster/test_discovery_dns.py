@@ -117,6 +117,16 @@ async def test_start_without_an_answer(stage: Stage, names: NameServer) -> None:
     assert (await stage.ask(get())).status == 200
 
 
+async def test_slow_start_of_discovered_endpoints(stage: Stage, names: NameServer) -> None:
+    """None is new at the start of the balancer, a later one is."""
+    names.address(NAME, "127.0.0.1")
+    discovery = {"dns": [dns(names, port=80)]}
+    await stage.serve(await stage.worker(response()), discovery=discovery, slow_start={"window": 60})
+    names.address(NAME, "127.0.0.1", "127.0.0.2")
+    await pass_time(stage, 1)
+    assert [state.share for state in stage.cluster.router.states] == [1.0, 1.0, 0.1]
+
+
 async def test_srv_records(stage: Stage, names: NameServer) -> None:
     """Ports and weights come from the SRV records of the lowest priority."""
     one, two = await stage.worker(response(b"1")), await stage.worker(response(b"2"))
