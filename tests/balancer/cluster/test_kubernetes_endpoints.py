@@ -157,6 +157,21 @@ def test_no_such_port(ports: list[Document], wanted: str | int | None, message: 
     assert refused(endpoint_slice("a", pod("10.0.0.1"), ports=ports), port=wanted) == message
 
 
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("ports", [[], [DNS]])
+def test_pod_without_the_only_port_is_left_out(ports: list[Document], ready: bool) -> None:
+    """Kubernetes gives the pods that lack a named port a slice of their own."""
+    lacking = endpoint_slice("b", pod("10.0.0.2", ready=ready), ports=ports)
+    assert ids(endpoint_slice("a", pod("10.0.0.1"), ports=[HTTP]), lacking) == ["10.0.0.1-8080"]
+
+
+def test_pods_without_a_port_that_are_not_ready() -> None:
+    """They say nothing about the port."""
+    lacking = endpoint_slice("a", pod("10.0.0.1", ready=False), ports=[])
+    assert refused(lacking).startswith("no pod is ready; ")
+    assert ids(lacking, allow_empty=True) == []
+
+
 def test_slices_with_different_ports() -> None:
     """Pods whose containers give the name another number, or none."""
     slices = [

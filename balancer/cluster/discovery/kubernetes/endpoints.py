@@ -163,13 +163,14 @@ def pod_addresses(slices: Iterable[EndpointSlice], port: str | None) -> list[Pod
     ready: dict[str, PodAddress] = {}
     last_resort: dict[str, PodAddress] = {}
     others: dict[str, None] = {}
-    has_port = False
+    has_port = is_lacking = False
     for each in sorted(slices, key=lambda each: (each.family, each.name)):
         if not each.endpoints or each.family not in FAMILIES:
             continue
         number = port_number(each, port)
         if number is None:
             others |= dict.fromkeys(map(str, each.ports))
+            is_lacking |= port is None and any(endpoint.is_ready for endpoint in each.endpoints)
             continue
         has_port = True
         for endpoint in each.endpoints:
@@ -178,23 +179,24 @@ def pod_addresses(slices: Iterable[EndpointSlice], port: str | None) -> list[Pod
                 ready.setdefault(endpoint.pod, address)
             elif endpoint.is_last_resort:
                 last_resort.setdefault(endpoint.pod, address)
-    if others and not has_port:
-        raise Unusable(f"port: {port} is no port of the pods, which have {some_of(others)}")
-    return list((ready or last_resort).values())
+    if has_port or not (others or is_lacking):
+        return list((ready or last_resort).values())
+    if port is None:
+        raise Unusable("port: is required; the pods have no named one")
+    raise Unusable(f"port: {port} is no port of the pods, which have {some_of(others)}")
 
 
 def port_number(those: EndpointSlice, wanted: str | None) -> int | None:
-    """Return the number of the slice's port with a name or number, None if it has none. Without `wanted` there must be
-    only one. Raises `Unusable`.
+    """Return the number of the slice's port with a name or number, without `wanted` of the only one; None if it has
+    none. Raises `Unusable` if there is a choice.
 
     A slice without ports, of a headless Service without ports, has every number.
     """
     ports = [port for port in those.ports if port.is_tcp]
     if wanted is None:
-        if len(ports) != 1 or ports[0].port is None:
-            named = some_of(str(port) for port in ports if port.port is not None)
-            raise Unusable(f"port: is required; the pods have {named or 'no named one'}")
-        return ports[0].port
+        if len(ports) > 1:
+            raise Unusable(f"port: is required; the pods have {some_of(map(str, ports))}")
+        return ports[0].port if ports else None
     if not wanted.isdigit():
         return next((port.port for port in ports if port.name == wanted), None)
     number = int(wanted)
