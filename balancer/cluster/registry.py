@@ -1,8 +1,9 @@
 """Endpoint registry: merges the endpoints of the configuration, of commands and of discovery into one set.
 
 Each source is replaced as a whole. If several sources name the same id, the configuration takes precedence over
-commands, and commands over discovery. An endpoint's admin state is kept as long as any source names its id. Changes are
-atomic with respect to requests. A command updates one endpoint without rebuilding the set.
+commands, and commands over discovery, whose sources are in the order of the configuration. An endpoint's admin state is
+kept as long as any source names its id. Changes are atomic with respect to requests. A command updates one endpoint
+without rebuilding the set.
 """
 
 from __future__ import annotations
@@ -130,9 +131,10 @@ class EndpointRegistry:
         if list(wanted.values()) != list(self._lists.get(source, {}).values()):
             self._install({**self._lists, source: wanted})
 
-    def forget(self, sources: Iterable[str]) -> None:
-        kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
-        if len(kept) != len(self._lists):
+    def arrange(self, sources: Iterable[str]) -> None:
+        """Forget all discovery sources but these; the first of them takes precedence."""
+        kept = {source: self._lists.get(source, {}) for source in (CONFIGURATION, COMMAND, *sources)}
+        if list(kept) != list(self._lists):
             self._install(kept)
 
     def add(self, config: EndpointConfig) -> None:

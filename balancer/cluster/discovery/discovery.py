@@ -71,9 +71,9 @@ class Discovery:
         """
         before, old = {source.source for source in self.sources}, self._sources.remote
         self._sources = sources
-        removed = before - {source.source for source in self.sources}
-        self._roster.forget(removed)
-        for source in removed:  # one that comes back is new to the log, too
+        names = [source.source for source in self.sources]
+        self._roster.arrange(names)
+        for source in before.difference(names):  # one that comes back is new to the log, too
             self._said.pop(source, None)
             self._said.pop(f"notice of {source}", None)
         if sources.file is not None:

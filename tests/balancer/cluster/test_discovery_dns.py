@@ -219,6 +219,20 @@ async def test_no_queries_are_sent_to_a_silent_server(stage: Stage, names: NameS
     assert len(set(names.asked)) == 1 + MAX_QUERIES
 
 
+async def test_first_source_defines_an_endpoint(stage: Stage, names: NameServer) -> None:
+    """That of the configuration, whichever has answered first."""
+    names.address("two.test", "127.0.0.1")
+    both = [dns(names, name=f"{name}.test", port=80, region=name) for name in ("one", "two")]
+    await stage.serve(discovery={"dns": both})
+    assert stage.state("127.0.0.1-80").region == "two"
+    names.address("one.test", "127.0.0.1")
+    stage.clock.at += 1
+    stage.control_plane.discovery.tick(stage.clock.at)
+    await stage.eventually(lambda: stage.state("127.0.0.1-80").region == "one")
+    await stage.reload(discovery={"dns": both[::-1]})
+    assert stage.state("127.0.0.1-80").region == "two"
+
+
 async def test_reload(stage: Stage, names: NameServer) -> None:
     """A name that stays keeps its state; a removed name removes its endpoints."""
     names.address(NAME, "127.0.0.1", ttl=100)
