@@ -17,15 +17,11 @@ from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.errors import CommandRefused
-from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState, Endpoint
 
 CONFIGURATION = "configuration"
 COMMAND = "command"
-
-KEPT_REMOVED = 16
-"""Number of removed endpoints to keep before those without requests in flight are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,6 @@ class EndpointRegistry:
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
-        self._leaving: list[EndpointState] = []
-        self._most_leaving = KEPT_REMOVED
         self._members = self._merged(self._lists)
 
     # --- reading
@@ -78,12 +72,6 @@ class EndpointRegistry:
     def count(self, source: str) -> int:
         """Number of endpoints that a source names."""
         return len(self._lists.get(source, ()))
-
-    @property
-    def leaving(self) -> list[EndpointState]:
-        """Removed endpoints that still have requests in flight."""
-        self._leaving = [state for state in self._leaving if state.in_flight_here]
-        return list(self._leaving)
 
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
         """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
@@ -160,7 +148,7 @@ class EndpointRegistry:
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
         next_source = next(others, None)
         if next_source is None:
-            self._drop(state)
+            self._drop(endpoint_id)
         else:
             self._put(self._weighed(self._lists[next_source][endpoint_id], next_source))
         del self._lists[source][endpoint_id]
@@ -206,16 +194,13 @@ class EndpointRegistry:
         pools.configs[config.id] = config
         self._control_plane.put_endpoint(config.endpoint())
 
-    def _drop(self, state: EndpointState) -> None:
+    def _drop(self, endpoint_id: str) -> None:
         """Remove one endpoint; it is listed as leaving while requests are in flight."""
         pools = self._control_plane.cluster.pools
-        del self._members[state.id]
-        self._weights.pop(state.id, None)
-        self._leaving.append(state)
-        if len(self._leaving) > self._most_leaving:
-            self._most_leaving = max(KEPT_REMOVED, 2 * len(self.leaving))
-        self._control_plane.drop_endpoint(state.id)
-        pools.configs.pop(state.id, None)
+        del self._members[endpoint_id]
+        self._weights.pop(endpoint_id, None)
+        self._control_plane.drop_endpoint(endpoint_id)
+        pools.configs.pop(endpoint_id, None)
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Put new lists of endpoints into effect. Raises `ConfigError`, and then changes nothing."""
@@ -223,7 +208,6 @@ class EndpointRegistry:
         tls = self._control_plane.config.upstream_tls
         tls.prepare(member.config for member in members.values())
         gone = [id_ for id_ in self._members if id_ not in members]
-        self._leaving = [*self.leaving, *map(cluster.router.find, gone)]
         self._lists, self._members = lists, members
         for id_ in gone:
             self._weights.pop(id_, None)
