@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_abandoned_and_tunnelled_requests_do_not_eject(kinds: list[OutcomeKind])
 @pytest.mark.parametrize(
     ("change", "unavailable"), [({"region": "b"}, {"a0"}), ({"address": "http://other"}, set())]
 )
-def test_ejection_ends_with_the_address(change: dict[str, str], unavailable: set[str]) -> None:
+def test_ejection_ends_with_the_address(change: dict[str, Any], unavailable: set[str]) -> None:
     """An endpoint in another region is the same worker."""
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5)
