@@ -1,8 +1,9 @@
 """Endpoint registry: merges the endpoints of the configuration, of commands and of discovery into one set.
 
 Each source is replaced as a whole. If several sources name the same id, the configuration takes precedence over
-commands, and commands over discovery. An endpoint's admin state is kept as long as any source names its id. Changes are
-atomic with respect to requests. A command updates one endpoint without rebuilding the set.
+commands, and commands over discovery, whose sources are in the order of the configuration. An endpoint's admin state is
+kept as long as any source names its id. Changes are atomic with respect to requests. A command updates one endpoint
+without rebuilding the set.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.errors import CommandRefused
-from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState, Endpoint
 
@@ -25,9 +25,6 @@ COMMAND = "command"
 
 MOST_AWAITED = 1000
 """Maximum number of admin states that wait until discovery finds their endpoints here."""
-
-KEPT_REMOVED = 16
-"""Number of removed endpoints to keep before those without requests in flight are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +57,7 @@ class EndpointRegistry:
         }
         self._weights: dict[str, float] = {}
         self._awaited: dict[str, AdminState] = {}
-        self._leaving: list[EndpointState] = []
-        self._most_leaving = KEPT_REMOVED
+        self._order: tuple[str, ...] = ()  # of the discovery sources: the first takes precedence
         self._members = self._merged(self._lists)
 
     # --- reading
@@ -81,12 +77,6 @@ class EndpointRegistry:
     def named(self, source: str) -> list[EndpointConfig]:
         """Return the endpoints that a source names."""
         return list(self._lists.get(source, {}).values())
-
-    @property
-    def leaving(self) -> list[EndpointState]:
-        """Removed endpoints that still have requests in flight."""
-        self._leaving = [state for state in self._leaving if state.in_flight_here]
-        return list(self._leaving)
 
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float], dict[str, str]]:
         """Runtime overrides made by commands: endpoints added, ids removed, and by id weights and admin states."""
@@ -138,6 +128,7 @@ class EndpointRegistry:
         for source, endpoints in found.items():
             if endpoints is not None or source in self._lists:
                 lists[source] = self._lists[source] if endpoints is None else by_id(endpoints)
+        self._order = tuple(found)
         kept = self._merged(lists)
         going = {id_: self._lists[one.source][id_] for id_, one in self._members.items() if id_ not in kept}
         held = {source: going for source in found if going and source not in lists}
@@ -178,7 +169,7 @@ class EndpointRegistry:
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
         next_source = next(others, None)
         if next_source is None:
-            self._drop(state)
+            self._drop(endpoint_id)
         else:
             self._put(self._weighed(self._lists[next_source][endpoint_id], next_source))
         del self._lists[source][endpoint_id]
@@ -216,8 +207,8 @@ class EndpointRegistry:
 
     def _merged(self, lists: Mapping[str, Mapping[str, EndpointConfig]]) -> dict[str, Member]:
         members: dict[str, Member] = {}
-        for source, configs in lists.items():
-            for config in configs.values():
+        for source in dict.fromkeys((CONFIGURATION, COMMAND, *self._order, *lists)):
+            for config in lists.get(source, {}).values():
                 members.setdefault(config.id, self._weighed(config, source))
         return members
 
@@ -236,16 +227,13 @@ class EndpointRegistry:
         pools.configs[config.id] = config
         self._control_plane.put_endpoint(config.endpoint())
 
-    def _drop(self, state: EndpointState) -> None:
+    def _drop(self, endpoint_id: str) -> None:
         """Remove one endpoint; it is listed as leaving while requests are in flight."""
         pools = self._control_plane.cluster.pools
-        del self._members[state.id]
-        self._weights.pop(state.id, None)
-        self._leaving.append(state)
-        if len(self._leaving) > self._most_leaving:
-            self._most_leaving = max(KEPT_REMOVED, 2 * len(self.leaving))
-        self._control_plane.drop_endpoint(state.id)
-        pools.configs.pop(state.id, None)
+        del self._members[endpoint_id]
+        self._weights.pop(endpoint_id, None)
+        self._control_plane.drop_endpoint(endpoint_id)
+        pools.configs.pop(endpoint_id, None)
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Put new lists of endpoints into effect. Raises `ConfigError`, and then changes nothing."""
@@ -253,7 +241,6 @@ class EndpointRegistry:
         tls = self._control_plane.config.upstream_tls
         tls.prepare(member.config for member in members.values())
         gone = [id_ for id_ in self._members if id_ not in members]
-        self._leaving = [*self.leaving, *map(cluster.router.find, gone)]
         self._lists, self._members = lists, members
         for id_ in gone:
             self._weights.pop(id_, None)

@@ -101,6 +101,7 @@ class ControlPlane:
         self._sticky = StickyConfig()
         self._prompts: PromptReader | None = None
         self._prompt_memory: memoryview | None = None
+        self._has_begun = False
         self._update_shadows()
         self._update_prompts()
         self.apply_access_log()
@@ -293,6 +294,7 @@ class ControlPlane:
     def begin(self) -> None:
         """Begin what runs in the background: the route watch, active checks, sharing with other units."""
         now = self.cluster.now()
+        self._has_begun = True
         self.cluster.pools.routes.sweep(now)
         self.checks.sweep(now)
         if self.shared is not None:
@@ -348,9 +350,9 @@ class ControlPlane:
     # --- endpoints
 
     def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
-        """Replace the endpoints; requests in flight at removed ones finish."""
+        """Replace the endpoints; requests in flight at removed ones finish. No endpoint is new at the start."""
         self.cluster.pools.replace(endpoints)  # first: the router sends waiting requests at once
-        self.cluster.router.replace(endpoints)
+        self.cluster.router.replace(endpoints, warms=self._has_begun)
         self._link_pools()
         self.checks.update()
 

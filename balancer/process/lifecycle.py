@@ -14,6 +14,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -124,16 +125,16 @@ async def attend(
         loop.add_signal_handler(CUT_SHORT, ending.cut)
         loop.add_signal_handler(RELOAD, lambda: _reload_soon(server, say, reloading, everywhere=True))
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
-    await server.start()
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
-    keep_freed_memory()
-    gc.freeze()  # the collector does not scan what exists now; a collection before would take a tenth of the start
-    if member is None:
-        say(ready())
-        tell_ready()
-    else:
-        member.tell_ready()
+    if await _unless(ending.begun, loop.create_task(server.start())):  # a lookup of endpoints may take long
+        loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
+        keep_freed_memory()
+        gc.freeze()  # the collector does not scan what exists now; a collection before would take a tenth of the start
+        if member is None:
+            say(ready())
+            tell_ready()
+        else:
+            member.tell_ready()
     await ending.begun.wait()
     if member is None:
         say(f"balancer stopping: {server.cluster.process.in_flight} in flight")
@@ -144,13 +145,20 @@ async def _ended(server: Server, ending: Shutdown) -> bool:
     """Stop the server; return whether all requests finished before the shutdown was cut short."""
     ending.on_impatient = server.close_idle
     stop = asyncio.ensure_future(server.stop(is_patient=ending.is_patient))
-    cut = asyncio.ensure_future(ending.cut_short.wait())
-    await asyncio.wait((stop, cut), return_when=asyncio.FIRST_COMPLETED)
+    return await _unless(ending.cut_short, stop) and stop.result()
+
+
+async def _unless(event: asyncio.Event, task: asyncio.Task[Any]) -> bool:
+    """Wait for the end of a task; return False if the event was set before, and the task is cancelled."""
+    cut = asyncio.ensure_future(event.wait())
+    await asyncio.wait((task, cut), return_when=asyncio.FIRST_COMPLETED)
     cut.cancel()
-    if not stop.done():
-        stop.cancel()
-        return False
-    return stop.result()
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.wait((task,))
+    return False
 
 
 def _reload_soon(

@@ -198,8 +198,7 @@ class UpstreamTls:
 
         Raises `ConfigError` if the context does not exist yet and a file for it is faulty.
         """
-        url = urlsplit(address)
-        if url.scheme != "https":
+        if address[:6].lower() != "https:":
             return None
         config = self._default if own is None else own
         key = config.model_copy(update={"server_name": None}), alpn
@@ -207,7 +206,7 @@ class UpstreamTls:
             context = _client_context(config, "upstream_tls." if own is None else field)
             context.set_alpn_protocols([alpn])
             self._contexts[key] = context
-        return ClientTls(self._contexts[key], config.server_name or url.hostname or "", config)
+        return ClientTls(self._contexts[key], config.server_name or urlsplit(address).hostname or "", config)
 
     def prepare(self, endpoints: Iterable[EndpointConfig], place: str = "") -> None:
         """Create the contexts of these endpoints. `place`: their key, of which messages name the item. Raises

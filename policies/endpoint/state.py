@@ -191,16 +191,34 @@ class EndpointState:
         self.update_limit()
 
     def apply(self, endpoint: Endpoint, order: int) -> None:
-        """Apply a new configuration under the same id. A change of address or region discards what was learned."""
-        if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
-            self.latency = LatencyModel()
-            if self.concurrency is not None:
-                self.concurrency = Concurrency(self.concurrency.rules)
-            self.record = OutlierState()
-            self.passes_checks = self.is_reachable = True
-            self.is_healthy = self.is_eligible = False
+        """Apply a new configuration under the same id. A change of address or region discards what was learned; that
+        of the address alone, as of another worker, also what is known of its health."""
+        has_moved = endpoint.address != self.endpoint.address
+        if has_moved or endpoint.region != self.region:
+            self._forget_service(None if self.concurrency is None else Concurrency(self.concurrency.rules))
+        if has_moved:
+            self._forget_health()
         self._copy(endpoint)
         self.order = order
+
+    def return_as(self, endpoint: Endpoint, order: int, concurrency: Concurrency | None) -> None:
+        """Begin anew after a removal, except for requests in flight and counters."""
+        self.is_member = self.is_called = True
+        self.admin_state = AdminState.READY
+        self.share = 1.0
+        self._forget_service(concurrency)
+        self._forget_health()
+        self._copy(endpoint)
+        self.order = order
+
+    def _forget_service(self, concurrency: Concurrency | None) -> None:
+        self.latency = LatencyModel()
+        self.concurrency = concurrency
+
+    def _forget_health(self) -> None:
+        self.record = OutlierState()
+        self.passes_checks = self.is_reachable = True
+        self.is_healthy = self.is_eligible = False
 
     def await_one(self, change: int, now: float) -> None:
         """Count one more request without a response head, or with `change` −1 one less."""

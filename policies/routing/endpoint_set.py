@@ -17,6 +17,9 @@ from policies.facts import AdminState, Endpoint
 from policies.health.health import Health
 from policies.health.priority_levels import Loads
 
+KEPT_REMOVED = 16
+"""Number of removed endpoints to keep before those without requests in flight are dropped."""
+
 
 class EndpointSet:
     """The states of all endpoints, and the list of the available ones.
@@ -32,6 +35,8 @@ class EndpointSet:
         self._concurrency = concurrency
         self._by_id: dict[str, EndpointState] = {}
         self._states: list[EndpointState] = []  # values of `_by_id`; a new list on every change
+        self._leaving: dict[tuple[str, str], EndpointState] = {}  # by id and address
+        self._most_leaving = KEPT_REMOVED
         self._next_order = 0
         self._has_news = False  # endpoints have changed since the policy was last notified
         self._available = AvailableByRegion()
@@ -50,6 +55,12 @@ class EndpointSet:
     def states(self) -> Sequence[EndpointState]:
         """All endpoints: those configured, in that order, then those added since. Read-only."""
         return self._states
+
+    @property
+    def leaving(self) -> list[EndpointState]:
+        """Removed endpoints that still have requests in flight."""
+        self._leaving = {place: state for place, state in self._leaving.items() if state.in_flight_here}
+        return list(self._leaving.values())
 
     @property
     def available(self) -> Available:
@@ -72,7 +83,7 @@ class EndpointSet:
         """
         state = self._by_id.get(endpoint.id)
         if state is None:
-            state = EndpointState(endpoint, self._next_order, self._latency_prior, self._fresh_concurrency())
+            state = self._added(endpoint, self._next_order)
             self._next_order += 1
             self._by_id[endpoint.id] = state
             self._states = [*self._states, state]
@@ -94,7 +105,7 @@ class EndpointSet:
         self.health.withdraw(state)
         del self._by_id[endpoint_id]
         self._states = list(self._by_id.values())
-        state.is_member = False
+        self._leave(state)
         self._member_changed(state)
 
     def _member_changed(self, state: EndpointState) -> None:
@@ -123,7 +134,8 @@ class EndpointSet:
     def replace(self, endpoints: Iterable[Endpoint], *, warms: bool = True) -> None:
         """Replace the endpoint set by `endpoints`. Raises DuplicateEndpoint, and then changes nothing.
 
-        An endpoint that keeps its id keeps its state. A removed endpoint gets no new requests; those in flight finish.
+        An endpoint that keeps its id keeps its state. A removed endpoint gets no new requests; those in flight finish,
+        and count again if it is added again at the same address.
         A new endpoint begins with a slow start if it `warms`, and one is configured.
         """
         wanted: dict[str, Endpoint] = {}
@@ -132,9 +144,9 @@ class EndpointSet:
                 raise DuplicateEndpoint(f"two endpoints have the id '{endpoint.id}'")
             wanted[endpoint.id] = endpoint
         for state in self._by_id.values():
-            state.is_member = state.id in wanted
-            state.is_healthy = state.is_healthy and state.is_member
-            state.is_eligible = state.is_eligible and state.is_member
+            if state.id not in wanted:
+                self._leave(state)
+                state.is_healthy = state.is_eligible = False
         self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
         self._states = list(self._by_id.values())
         self._next_order = len(self._states)
@@ -210,9 +222,22 @@ class EndpointSet:
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
         state = self._by_id.get(endpoint.id)
         if state is None:
-            return EndpointState(endpoint, order, self._latency_prior, self._fresh_concurrency())
+            return self._added(endpoint, order)
         state.apply(endpoint, order)
         return state
+
+    def _added(self, endpoint: Endpoint, order: int) -> EndpointState:
+        state = self._leaving.pop((endpoint.id, endpoint.address), None)
+        if state is None or not state.in_flight_here:
+            return EndpointState(endpoint, order, self._latency_prior, self._fresh_concurrency())
+        state.return_as(endpoint, order, self._fresh_concurrency())
+        return state
+
+    def _leave(self, state: EndpointState) -> None:
+        state.is_member = False
+        self._leaving[state.id, state.endpoint.address] = state
+        if len(self._leaving) > self._most_leaving:
+            self._most_leaving = max(KEPT_REMOVED, 2 * len(self.leaving))
 
     def _relist(self) -> None:
         was_empty = not self._available

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -62,6 +64,18 @@ def test_abandoned_and_tunnelled_requests_do_not_eject(kinds: list[OutcomeKind])
     pool = Pool(4)
     pool.ends("a0", *kinds)
     assert pool.unavailable == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "unavailable"), [({"region": "b"}, {"a0"}), ({"address": "http://other"}, set())]
+)
+def test_ejection_ends_with_the_address(change: dict[str, Any], unavailable: set[str]) -> None:
+    """An endpoint in another region is the same worker."""
+    pool = Pool(4)
+    pool.ends("a0", *[RESET] * 5)
+    endpoints = [state.endpoint for state in pool.router.states]
+    pool.router.replace([replace(endpoints[0], **change), *endpoints[1:]])
+    assert pool.unavailable == unavailable
 
 
 def test_ejection_ends_after_27_to_30_s() -> None:

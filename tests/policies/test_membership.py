@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -120,6 +121,36 @@ def test_removed_endpoint_settles_its_requests() -> None:
     assert assignment.state.in_flight == 1
     with pytest.raises(UnknownEndpoint, match=r"'here-0'.* new-0$"):
         router.drop("here-0")
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_endpoint_that_returns_still_has_its_requests(replaces: bool) -> None:
+    """Its limit holds; all else is as of a new endpoint. At another address it is another worker."""
+    router, _, _ = recording_router()
+    other, limited = new(0), replace(new(1), max_in_flight=1)
+
+    def renew(endpoint: Endpoint) -> EndpointState:
+        if replaces:
+            router.replace([other])
+            router.replace([other, endpoint])
+        else:
+            router.drop(endpoint.id)
+            router.put(endpoint)
+        return router.find(endpoint.id)
+
+    router.replace([limited])
+    assignment = router.route(FACTS)
+    router.set_healthy(limited.id, False)
+    router.set_admin_state(limited.id, AdminState.DRAIN)
+    state = renew(limited)
+    assert (state.in_flight, state.available, state.is_full) == (1, False, True)
+    assert (state.admin_state, state.passes_checks, router.leaving) == (AdminState.READY, True, [])
+    assert renew(replace(limited, address="http://moved")).available
+    assert router.leaving == [state]
+    state = renew(limited)
+    ended_at = 1.0
+    router.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, ended_at, ended_at))
+    assert (state.in_flight, state.available, state.successes, router.leaving) == (0, True, 1, [])
 
 
 def test_message_about_an_unknown_endpoint_is_short() -> None:

@@ -22,7 +22,8 @@ class NameServer(asyncio.DatagramProtocol):
     """Answers from `records`: (TTL, data) by name and kind.
 
     A name with records of another kind has no data of this kind; a name without any does not exist. `code` is the
-    code of all answers; `is_silent` suppresses all of them; `failing_kinds` are answered SERVFAIL.
+    code of all answers, which come after `delay` seconds; `is_silent` suppresses all of them; `failing_kinds` and
+    `failing_names` are answered SERVFAIL, `silent_kinds` not at all.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,9 @@ class NameServer(asyncio.DatagramProtocol):
         self.code = NOERROR
         self.is_silent = False
         self.failing_kinds: set[int] = set()
+        self.failing_names: set[str] = set()
+        self.silent_kinds: set[int] = set()
+        self.delay = 0.0
         self.asked: list[tuple[str, int]] = []
         self.port = 0
 
@@ -65,18 +69,19 @@ class NameServer(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         name, kind, end = self._question(data)
         self.asked.append((name, kind))
-        if self.is_silent:
+        if self.is_silent or kind in self.silent_kinds:
             return
         answers = self._answers(name, kind)
         exists = any(known == name for known, _ in self.records)
         code = self.code or (NOERROR if exists else NXDOMAIN)
-        if kind in self.failing_kinds:
+        if kind in self.failing_kinds or name in self.failing_names:
             code = SERVFAIL
         if code:
             answers = []
         authority = [] if answers else [self._soa()]  # RFC 2308 § 2: the TTL of the negative answer
         head = data[:2] + struct.pack("!HHHHH", 0x8580 | code, 1, len(answers), len(authority), 0)
-        self._transport.sendto(head + data[12:end] + b"".join([*answers, *authority]), address)
+        answer = head + data[12:end] + b"".join([*answers, *authority])
+        asyncio.get_running_loop().call_later(self.delay, self._transport.sendto, answer, address)
 
     def _question(self, data: bytes) -> tuple[str, int, int]:
         labels, at = [], 12

@@ -186,7 +186,10 @@ class Discovery:
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
-            source.problem = None
+            if isinstance(source, FileSource):
+                source.problem = (
+                    None  # of a refused file that is tried again; others state theirs with each answer
+                )
             try:
                 self._roster.replace(source.source, endpoints)
             except ConfigError as error:

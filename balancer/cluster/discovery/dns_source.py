@@ -1,14 +1,16 @@
 """DNS source of endpoint discovery: endpoints from A, AAAA or SRV records, looked up again when the TTL expires.
 
-An endpoint's id is derived from its address, so an address that stays keeps its state. A failed lookup or an empty
-answer keeps the known endpoints.
+An endpoint's id is derived from its address, so an address that stays keeps its state. A failed query, or a name
+without addresses, keeps the known endpoints that it has led to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from ipaddress import ip_address
+from math import inf
 from typing import Any
 
 from balancer.config.schema.discovery import DnsDiscovery, KubernetesDiscovery
@@ -41,6 +43,7 @@ class DnsSource:
         self.next_at = 0.0
         self.answered = asyncio.Event()
         self._new: tuple[EndpointConfig, ...] | None = None
+        self._known: dict[str, tuple[str, ...]] = {}  # addresses of the names at the last lookup
         self._tls = tls
         self._pause = MIN_INTERVAL_S
 
@@ -61,60 +64,60 @@ class DnsSource:
         self.next_at = now + self._pause
         resolver = Resolver(self.config.servers, self.config.timeout)
         try:
-            self._new, ttl = await self._found(resolver)
+            self._new, ttl, fault = await self._found(resolver)
         except LookupFailed as error:
-            self.problem = f"discovery.dns: {error}"
+            fault = str(error)
+        finally:
+            await resolver.close()
+        if fault is not None:
+            self.problem = f"discovery.dns: {fault}"
             self._pause = min(self._pause * 2, LONGEST_AFTER_FAILURE)
         else:
             self.problem = None
             self._pause = MIN_INTERVAL_S
-            self.next_at = now + min(max(ttl, MIN_INTERVAL_S), self.config.max_ttl)
-        finally:
-            await resolver.close()
+            self.next_at = now + max(MIN_INTERVAL_S, min(ttl, self.config.max_ttl))
 
-    async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float]:
+    async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float, str | None]:
+        """Return the endpoints, the TTL and a fault, which leaves some of them as they were. Raises `LookupFailed`."""
         config = self.config
-        if config.port is not None:
-            found = await resolver.addresses(config.name)
-            name = config.name
-            return tuple(self._endpoint(host, config.port, name) for host in found.hosts), found.ttl
-        return await self._services(resolver, await resolver.services(config.name))
+        chosen = (
+            await self._services(resolver)
+            if config.port is None
+            else [Service(0, config.weight, config.port, config.name, inf)]
+        )
+        known = self._known
+        found = await asyncio.gather(*(resolver.addresses(s.target, known.get(s.target, ())) for s in chosen))
+        pairs = list(zip(chosen, found, strict=True))
+        places = {(host, service.port): service for service, addresses in pairs for host in addresses.hosts}
+        fault = next((addresses.fault for addresses in found if addresses.fault is not None), None)
+        if not places:
+            raise LookupFailed(fault)
+        if len(places) > MAX_ENDPOINTS:
+            raise LookupFailed(f"{config.name}: leads to more than {MAX_ENDPOINTS:,} addresses")
+        self._known = {service.target: addresses.hosts for service, addresses in pairs}
+        endpoints = tuple(self._endpoint(host, port, service) for (host, port), service in places.items())
+        return endpoints, min(min(service.ttl, addresses.ttl) for service, addresses in pairs), fault
 
-    async def _services(
-        self, resolver: Resolver, services: list[Service]
-    ) -> tuple[tuple[EndpointConfig, ...], float]:
-        """Endpoints of the SRV records with the lowest priority value (RFC 2782), and the TTL. The others are for
-        clients without health checks. Raises `LookupFailed`."""
+    async def _services(self, resolver: Resolver) -> list[Service]:
+        """SRV records with the lowest priority value (RFC 2782). The others are for clients without health checks.
+        Weight 0 means rarely selected, so it becomes 1, the lowest weight. Raises `LookupFailed`."""
+        services = await resolver.services(self.config.name)
         for service in services:
             if not service.port or not HOST_NAME.fullmatch(service.target):
                 raise LookupFailed(f"{self.config.name}: an SRV record names no host and port")
         first = min(service.priority for service in services)
-        chosen = sorted((s for s in services if s.priority == first), key=lambda s: (s.target, s.port))
-        found = await asyncio.gather(*(resolver.addresses(service.target) for service in chosen))
-        places = {
-            (host, service.port): service
-            for service, addresses in zip(chosen, found, strict=True)
-            for host in addresses.hosts
-        }
-        if len(places) > MAX_ENDPOINTS:
-            raise LookupFailed(f"{self.config.name}: leads to more than {MAX_ENDPOINTS:,} addresses")
-        endpoints = tuple(
-            self._endpoint(host, port, service.target, service.weight)
-            for (host, port), service in places.items()
-        )
-        ttl = min([*(service.ttl for service in services), *(addresses.ttl for addresses in found)])
-        return endpoints, ttl
+        ttl = min(service.ttl for service in services)
+        chosen = (replace(s, weight=max(s.weight, 1), ttl=ttl) for s in services if s.priority == first)
+        return sorted(chosen, key=lambda service: (service.target, service.port))
 
-    def _endpoint(self, host: str, port: int, name: str, weight: float | None = None) -> EndpointConfig:
-        """Endpoint at an address; its certificate must be for `name`. SRV weight 0 means rarely selected, so it becomes
-        1, the lowest weight."""
+    def _endpoint(self, host: str, port: int, service: Service) -> EndpointConfig:
+        """Endpoint at an address; its certificate must be for the name that leads there."""
         config = self.config
-        tls, name = self._tls, name.rstrip(".")
+        tls, name = self._tls, service.target.rstrip(".")
         if config.scheme == "https" and tls.server_name is None:
             tls = tls.model_copy(update={"server_name": name})
-        weight = config.weight if weight is None else max(weight, 1)
         sent = sent_host(config.host, f"{config.scheme}://{name}:{port}") or CLIENT
-        return discovered(config, host, port, tls, host=sent, region=config.region, weight=weight)
+        return discovered(config, host, port, tls, host=sent, region=config.region, weight=service.weight)
 
 
 def discovered(

@@ -189,10 +189,10 @@ class DnsDiscovery(Section):
         description='list of addresses | name servers, `"192.0.2.1"` or `"192.0.2.1:5353"`; empty: those of this '
         "machine",
     )
-    max_ttl: Seconds = Field(default=300.0, description="longest time to the next lookup, whatever the TTL")
-    timeout: Seconds = Field(
-        default=2.0, description="timeout of a lookup; after it the known endpoints stay"
+    max_ttl: Seconds = Field(
+        default=300.0, description="longest time to the next lookup, whatever the TTL; at least 1 s"
     )
+    timeout: Seconds = Field(default=2.0, description="timeout of a query; after it the known endpoints stay")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

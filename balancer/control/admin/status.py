@@ -197,7 +197,7 @@ def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
     """Return removed endpoints that still have requests in flight."""
     return [
         {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
-        for state in control_plane.registry.leaving
+        for state in control_plane.cluster.router.leaving
     ]
 
 

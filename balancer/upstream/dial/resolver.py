@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from math import inf
 from typing import Any
 
 from balancer.config.schema.discovery import split_server
@@ -31,10 +32,12 @@ class LookupFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """IP addresses of a name, in order, and their TTL in seconds."""
+    """IP addresses of a name, in order, and their TTL in seconds. `fault`: why some of them or all are missing or old,
+    in one line."""
 
     hosts: tuple[str, ...]
     ttl: float
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,14 @@ class Service:
     """SRV record (RFC 2782) with its TTL in seconds."""
 
     priority: int
-    weight: int
+    weight: float
     port: int
     target: str
     ttl: float
 
 
 class Resolver:
-    """DNS resolver that queries `servers`, or those of the system if empty. `timeout`: seconds for all tries together.
+    """DNS resolver that queries `servers`, or those of the system if empty. `timeout`: seconds of a query, all tries.
 
     Create one for each lookup and close it: c-ares caches a name without addresses for an hour, whatever its zone says
     (RFC 2308), so an endpoint set that was empty for a moment would stay empty for as long. Creating one takes 0.2 ms.
@@ -60,6 +63,8 @@ class Resolver:
 
         self._timeout = timeout
         self._places = asyncio.Semaphore(MAX_QUERIES)
+        self._answered = 0
+        self._is_silent = False  # nothing was answered in the time of a query: those that wait fail, too
         self._resolver = aiodns.DNSResolver(
             [f"[{host}]:{port}" for host, port in map(split_server, servers)] or None,
             asyncio.get_running_loop(),
@@ -71,22 +76,25 @@ class Resolver:
         """Close the resolver; pending queries fail."""
         await self._resolver.close()
 
-    async def addresses(self, name: str, *, accept_partial: bool = False) -> Addresses:
-        """Query A and AAAA records. Raises `LookupFailed`.
-
-        It also raises if only one of the two queries fails, unless `accept_partial` is set and the other has records,
-        which suffices for a connect.
-        """
+    async def addresses(self, name: str, known: Collection[str] = ()) -> Addresses:
+        """Query A and AAAA records. In place of one that fails there are the `known` addresses of its family, and all
+        of them if the name has none. Raises nothing: see `Addresses.fault`."""
         answers = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"), return_exceptions=True)
-        faults = [answer for answer in answers if isinstance(answer, BaseException)]
-        records = [record for answer in answers if not isinstance(answer, BaseException) for record in answer]
-        del answers  # an error that this frame refers to would be a reference cycle
-        if faults and not (accept_partial and records):
-            raise faults.pop(0)
-        hosts = {record.data.addr for record in records if hasattr(record.data, "addr")}
+        hosts: set[str] = set()
+        ttl, fault = inf, None
+        for is_six, answer in enumerate(answers):
+            if isinstance(answer, list):
+                hosts.update(record.data.addr for record in answer if hasattr(record.data, "addr"))
+                ttl = min([ttl, *(record.ttl for record in answer)])
+            elif isinstance(answer, LookupFailed):
+                hosts.update(host for host in known if (":" in host) == is_six)
+                fault = fault or str(answer)
+            else:
+                raise answer
         if not hosts:
-            raise LookupFailed(f"{name}: has no addresses")
-        return Addresses(tuple(sorted(hosts)), min(record.ttl for record in records))
+            hosts.update(known)
+            fault = fault or f"{name}: has no addresses"
+        return Addresses(tuple(sorted(hosts)), ttl, fault)
 
     async def services(self, name: str) -> list[Service]:
         """Query SRV records; the list is never empty. Raises `LookupFailed`."""
@@ -105,15 +113,23 @@ class Resolver:
         import pycares
         from aiodns.error import DNSError
 
-        try:
-            async with asyncio.timeout(self._timeout), self._places:
-                return (await self._resolver.query_dns(name, kind)).answer
-        except TimeoutError:
-            raise LookupFailed(f"{name}: no answer within {self._timeout:g} s") from None
-        except DNSError as error:
-            if error.args[0] in (pycares.errno.ARES_ENODATA, pycares.errno.ARES_ENOTFOUND):
-                return []
-            raise LookupFailed(f"{name}: {error.args[1].lower()}") from None
+        async with self._places:
+            answered = self._answered
+            try:
+                if self._is_silent:
+                    raise TimeoutError
+                async with asyncio.timeout(self._timeout):
+                    records: list[Any] = (await self._resolver.query_dns(name, kind)).answer
+            except (TimeoutError, DNSError) as error:
+                code = error.args[0] if isinstance(error, DNSError) else pycares.errno.ARES_ETIMEOUT
+                if code == pycares.errno.ARES_ETIMEOUT:
+                    self._is_silent |= answered == self._answered
+                    raise LookupFailed(f"{name}: no answer within {self._timeout:g} s") from None
+                records = []
+                if code not in (pycares.errno.ARES_ENODATA, pycares.errno.ARES_ENOTFOUND):
+                    raise LookupFailed(f"{name}: {error.args[1].lower()}") from None
+            self._answered += 1
+            return records
 
 
 Look = Callable[[str], Awaitable[Addresses]]
@@ -144,9 +160,11 @@ async def dns_lookup(name: str, *, servers: tuple[str, ...], timeout: float) -> 
     hosts file is ignored, and one of A and AAAA suffices. Raises `LookupFailed`."""
     resolver = Resolver(servers, timeout)
     try:
-        found = await resolver.addresses(name, accept_partial=True)
+        found = await resolver.addresses(name)
     finally:
         await resolver.close()
+    if not found.hosts:
+        raise LookupFailed(found.fault or "")
     return Addresses(tuple(sorted(found.hosts, key=lambda host: ":" not in host)), found.ttl)
 
 

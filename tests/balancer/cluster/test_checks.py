@@ -12,7 +12,7 @@ from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from tests.support.admin_requests import metrics, samples_of, status
 from tests.support.scripts import check, check_results
-from tests.support.stage import Stage
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
 
 BAD = response(b"unhealthy", status=b"503 Service Unavailable")
@@ -254,6 +254,20 @@ async def test_checks_follow_the_endpoint_set(stage: Stage) -> None:
     assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=0>"
     await check(stage, 3.0)
     assert len(other.requests) == 1
+
+
+async def test_change_of_region_keeps_the_result_of_checks(stage: Stage) -> None:
+    """It is the same worker: it returns when checks pass, and not before."""
+    worker, other = await stage.worker(in_order(BAD, BAD, response())), await stage.worker(response())
+    await stage.serve(worker, other, health_checks={**PATH, "rise": 1})
+    stage.advance(0.0)
+    await check(stage)
+    await stage.reload(endpoints=[endpoint(worker, region="us"), endpoint(other, "w1")])
+    seen = [stage.state().available]
+    for _ in range(2):
+        await check(stage)
+        seen.append(stage.state().available)
+    assert (seen, stage.state().region) == ([False, False, True], "us")
 
 
 async def test_plan_changes(stage: Stage) -> None:

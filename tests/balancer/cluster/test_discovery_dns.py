@@ -8,6 +8,7 @@ import pytest
 
 from balancer.cluster.discovery.dns_source import endpoint_id
 from balancer.config.schema.discovery import is_server, split_server
+from balancer.upstream.dial.resolver import MAX_QUERIES
 from tests.support.admin_requests import local, metrics, status
 from tests.support.dns_discovery import NAME, dns, known, only_source, pass_time, serve_names
 from tests.support.name_server import SERVFAIL, NameServer
@@ -53,11 +54,13 @@ async def test_ttl(stage: Stage, names: NameServer) -> None:
     assert only_source(stage).lookups == 2
 
 
-@pytest.mark.parametrize(("ttl", "pause"), [(0, 1.0), (86_400, 20.0)])
-async def test_ttl_is_bounded(stage: Stage, names: NameServer, ttl: int, pause: float) -> None:
-    """A TTL of 0 waits a second, one of a day waits `max_ttl`."""
+@pytest.mark.parametrize(("ttl", "max_ttl", "pause"), [(0, 20, 1.0), (86_400, 20, 20.0), (5, 0.001, 1.0)])
+async def test_ttl_is_bounded(
+    stage: Stage, names: NameServer, ttl: int, max_ttl: float, pause: float
+) -> None:
+    """A TTL of 0 waits a second, one of a day waits `max_ttl`, but also a second."""
     names.address(NAME, "127.0.0.1", ttl=ttl)
-    await serve_names(stage, names, port=80, max_ttl=20)
+    await serve_names(stage, names, port=80, max_ttl=max_ttl)
     for _ in range(8):
         await pass_time(stage, pause / 16)
     assert only_source(stage).lookups == 1
@@ -117,6 +120,16 @@ async def test_start_without_an_answer(stage: Stage, names: NameServer) -> None:
     assert (await stage.ask(get())).status == 200
 
 
+async def test_slow_start_of_discovered_endpoints(stage: Stage, names: NameServer) -> None:
+    """None is new at the start of the balancer, a later one is."""
+    names.address(NAME, "127.0.0.1")
+    discovery = {"dns": [dns(names, port=80)]}
+    await stage.serve(await stage.worker(response()), discovery=discovery, slow_start={"window": 60})
+    names.address(NAME, "127.0.0.1", "127.0.0.2")
+    await pass_time(stage, 1)
+    assert [state.share for state in stage.cluster.router.states] == [1.0, 1.0, 0.1]
+
+
 async def test_srv_records(stage: Stage, names: NameServer) -> None:
     """Ports and weights come from the SRV records of the lowest priority."""
     one, two = await stage.worker(response(b"1")), await stage.worker(response(b"2"))
@@ -142,6 +155,82 @@ async def test_srv_target_without_addresses(stage: Stage, names: NameServer) -> 
     await pass_time(stage, 1)
     assert known(stage) == ["127.0.0.1-80"]
     assert "b.test: has no addresses" in (only_source(stage).problem or "")
+
+
+@pytest.mark.parametrize("failure", ["no such name", "server failure"])
+async def test_other_srv_targets_are_used(stage: Stage, names: NameServer, failure: str) -> None:
+    """A target that fails is left out, or keeps its addresses if they are known, and is the problem."""
+    names.service(NAME, (0, 0, 80, "a.test"), (0, 0, 80, "b.test"))
+    names.address("a.test", "127.0.0.1")
+    await serve_names(stage, names, record="srv")
+    assert known(stage) == ["127.0.0.1-80"]
+    assert only_source(stage).problem == "discovery.dns: b.test: has no addresses"
+    names.address("b.test", "127.0.0.2")
+    await pass_time(stage, 1)
+    assert (known(stage), only_source(stage).problem) == (["127.0.0.1-80", "127.0.0.2-80"], None)
+    names.service(NAME, (0, 0, 80, "b.test"), (0, 0, 80, "c.test"))
+    names.address("c.test", "127.0.0.3", "127.0.0.4")
+    if failure == "no such name":
+        names.address("b.test")
+    else:
+        names.failing_names.add("b.test")
+    await pass_time(stage, 1)
+    assert known(stage) == ["127.0.0.2-80", "127.0.0.3-80", "127.0.0.4-80"]
+    assert (only_source(stage).problem or "").startswith("discovery.dns: b.test: ")
+
+
+async def test_one_failing_family(stage: Stage, names: NameServer) -> None:
+    """The other one is used; addresses that are known of the failing one stay."""
+    names.address(NAME, "127.0.0.1", "::1")
+    names.failing_kinds.add(28)
+    await serve_names(stage, names, port=80)
+    assert known(stage) == ["127.0.0.1-80"]
+    assert (only_source(stage).problem or "").startswith(f"discovery.dns: {NAME}: ")
+    names.failing_kinds.clear()
+    await pass_time(stage, 1)
+    assert known(stage) == ["127.0.0.1-80", "ip6---1-80"]
+    names.address(NAME, "127.0.0.2")
+    names.failing_kinds.add(28)
+    await pass_time(stage, 1)
+    assert known(stage) == ["127.0.0.2-80", "ip6---1-80"]
+
+
+def many_targets(names: NameServer, number: int) -> None:
+    targets = [f"p{at}.test" for at in range(number)]
+    names.service(NAME, *((0, 0, 80 + at, target) for at, target in enumerate(targets)))
+    for target in targets:
+        names.address(target, "127.0.0.1")
+
+
+async def test_many_srv_targets_take_longer_than_the_timeout(stage: Stage, names: NameServer) -> None:
+    """The timeout is that of a query from when it is sent."""
+    many_targets(names, 64)
+    names.delay = 0.15
+    await serve_names(stage, names, record="srv", timeout=0.9)
+    assert (len(known(stage)), only_source(stage).problem) == (64, None)
+
+
+async def test_no_queries_are_sent_to_a_silent_server(stage: Stage, names: NameServer) -> None:
+    """Beyond those of the first timeout."""
+    many_targets(names, 64)
+    names.silent_kinds = {1, 28}
+    await serve_names(stage, names, record="srv", timeout=0.2)
+    assert "no answer within 0.2 s" in (only_source(stage).problem or "")
+    assert len(set(names.asked)) == 1 + MAX_QUERIES
+
+
+async def test_first_source_defines_an_endpoint(stage: Stage, names: NameServer) -> None:
+    """That of the configuration, whichever has answered first."""
+    names.address("two.test", "127.0.0.1")
+    both = [dns(names, name=f"{name}.test", port=80, region=name) for name in ("one", "two")]
+    await stage.serve(discovery={"dns": both})
+    assert stage.state("127.0.0.1-80").region == "two"
+    names.address("one.test", "127.0.0.1")
+    stage.clock.at += 1
+    stage.control_plane.discovery.tick(stage.clock.at)
+    await stage.eventually(lambda: stage.state("127.0.0.1-80").region == "one")
+    await stage.reload(discovery={"dns": both[::-1]})
+    assert stage.state("127.0.0.1-80").region == "two"
 
 
 async def test_reload(stage: Stage, names: NameServer) -> None:

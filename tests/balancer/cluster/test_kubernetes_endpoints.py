@@ -12,10 +12,15 @@ from click.testing import CliRunner
 from balancer.__main__ import cli
 from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS
 from balancer.cluster.discovery.kubernetes.api import access_of
-from balancer.cluster.discovery.kubernetes.endpoints import EndpointSlice, Unusable, endpoints_of
+from balancer.cluster.discovery.kubernetes.endpoints import (
+    EndpointSlice,
+    PodAddress,
+    Unusable,
+    endpoints_of,
+)
 from balancer.config.problems import ConfigError
 from balancer.config.schema.discovery import KubernetesDiscovery
-from balancer.config.schema.endpoint import UpstreamTlsConfig
+from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from tests.support.certificates import Shelf
 from tests.support.kubernetes_api import Document, endpoint_slice, leaving, pod
 
@@ -26,7 +31,7 @@ def found(*slices: Document, **keys: Any) -> tuple[dict[str, str], str | None]:
     """Regions by id of the endpoints, and the notice."""
     config = KubernetesDiscovery(service="workers", **keys)
     parsed = [EndpointSlice.model_validate(each) for each in slices]
-    endpoints, notice = endpoints_of(parsed, config, NO_TLS)
+    endpoints, notice = endpoints_of(parsed, config, NO_TLS, {})
     return {endpoint.id: endpoint.region for endpoint in endpoints}, notice
 
 
@@ -92,6 +97,22 @@ def test_slices_are_merged() -> None:
     assert ids(second, first) == ["10.0.0.1-9000", "10.0.0.2-9000", "10.0.0.3-9000"]
 
 
+def test_unchanged_pods_are_not_made_anew() -> None:
+    """To make an endpoint takes long, and a Service may have thousands."""
+    config = KubernetesDiscovery(service="workers")
+    known: dict[PodAddress, EndpointConfig] = {}
+    seen = []
+    for pods in (
+        [pod("10.0.0.1", zone="a"), pod("10.0.0.2", zone="a"), pod("10.0.0.3", zone="a")],
+        [pod("10.0.0.2", zone="a"), pod("10.0.0.3", zone="b")],
+    ):
+        slices = [EndpointSlice.model_validate(endpoint_slice("s", *pods))]
+        seen.append(endpoints_of(slices, config, NO_TLS, known)[0])
+    (_, second, _), (still, moved) = seen
+    assert still is second
+    assert (moved.region, list(known.values())) == ("b", [still, moved])
+
+
 def test_pod_with_addresses_of_both_families() -> None:
     """One endpoint, at its IPv4 address. A pod without one has its IPv6 address."""
     four = endpoint_slice("a", pod("10.0.0.1", uid="one"))
@@ -155,6 +176,21 @@ def test_port(ports: list[Document], wanted: str | int | None, number: int) -> N
 )
 def test_no_such_port(ports: list[Document], wanted: str | int | None, message: str) -> None:
     assert refused(endpoint_slice("a", pod("10.0.0.1"), ports=ports), port=wanted) == message
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("ports", [[], [DNS]])
+def test_pod_without_the_only_port_is_left_out(ports: list[Document], ready: bool) -> None:
+    """Kubernetes gives the pods that lack a named port a slice of their own."""
+    lacking = endpoint_slice("b", pod("10.0.0.2", ready=ready), ports=ports)
+    assert ids(endpoint_slice("a", pod("10.0.0.1"), ports=[HTTP]), lacking) == ["10.0.0.1-8080"]
+
+
+def test_pods_without_a_port_that_are_not_ready() -> None:
+    """They say nothing about the port."""
+    lacking = endpoint_slice("a", pod("10.0.0.1", ready=False), ports=[])
+    assert refused(lacking).startswith("no pod is ready; ")
+    assert ids(lacking, allow_empty=True) == []
 
 
 def test_slices_with_different_ports() -> None:

@@ -6,12 +6,14 @@ import asyncio
 import importlib
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.support.admin_requests import local
-from tests.support.programs import Start, workers
+from tests.support.name_server import NameServer
+from tests.support.programs import PATIENCE, Run, Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 
@@ -68,6 +70,22 @@ async def test_reload_that_comes_before_the_balancer_is_ready(
     client = await program.client()
     assert (await client.ask(get())).status == 200
     await client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_stop_while_endpoints_are_looked_up(
+    run: Run, stage: Stage, names: NameServer, tmp_path: Path, number: int
+) -> None:
+    """It waits for no answer, and is not ready."""
+    names.is_silent = True
+    source = f'[[discovery.dns]]\nname = "a.test"\nport = 80\ntimeout = 300\nservers = ["127.0.0.1:{names.port}"]\n'
+    (tmp_path / "balancer.toml").write_text(source)
+    program = await run("serve", "--config", str(tmp_path / "balancer.toml"), "--port", "0")
+    await stage.eventually(lambda: names.asked)
+    async with asyncio.timeout(PATIENCE):
+        program.send_signal(number)
+        output, _ = await program.communicate()
+    assert (program.returncode, b" ready " in output) == (0, False)
 
 
 async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:

@@ -21,6 +21,7 @@ from balancer.cluster.discovery.kubernetes.api import (
 )
 from balancer.cluster.discovery.kubernetes.endpoints import (
     EndpointSlice,
+    PodAddress,
     Unusable,
     Versioned,
     WatchEvent,
@@ -55,6 +56,7 @@ class KubernetesSource:
         self.notice: str | None = None
         self.next_at = 0.0
         self.answered = asyncio.Event()
+        self._known: dict[PodAddress, EndpointConfig] = {}
         self._name = f"{access.namespace}/{config.service}"
         self._access = access
         self._tls = self._endpoint_tls = tls
@@ -96,7 +98,9 @@ class KubernetesSource:
             return None
         self._has_changed = False
         try:
-            endpoints, notice = endpoints_of(self.slices.values(), self.config, self._endpoint_tls)
+            endpoints, notice = endpoints_of(
+                self.slices.values(), self.config, self._endpoint_tls, self._known
+            )
         except Unusable as error:
             self._lack = self._line(error)
             return None
