@@ -230,10 +230,10 @@ class Engine:
             self._events.append(event)
         elif kind == CLOSED:
             code, debug_data = value
-            reason = debug_data.decode("ascii", "replace")
-            if code == ENHANCE_YOUR_CALM and not reason:
+            reason, by_peer = debug_data.decode("ascii", "replace"), code == self._farewell
+            if code == ENHANCE_YOUR_CALM and not (reason or by_peer):
                 reason = self._flood_in_words()
-            self._close(code, reason, by_peer=code == self._farewell)
+            self._close(code, reason, by_peer=by_peer)
 
     def _send_goaway(self) -> None:
         try:
