@@ -182,8 +182,7 @@ def _headers(outline: FieldList) -> CIMultiDict[str]:
     """Header fields for aiohttp: Host first, then the others.
 
     A repeated name takes the spelling of its first occurrence; otherwise aiohttp sends only the last one. aiohttp
-    encodes values as UTF-8, so other bytes beyond ASCII are lost. It would wait for a 100 without end, so Expect is left
-    out.
+    encodes values as UTF-8, so other bytes beyond ASCII are lost. Expect is left out: it would wait for a 100 forever.
     """
     headers: CIMultiDict[str] = CIMultiDict()
     if outline.authority:
