@@ -523,7 +523,7 @@ async def test_websocket_to_what_answers_itself(stage: Stage) -> None:
     client = await http2_client(stage)
     assert (await client.ask(path=b"/chat")).status == 200
     for path in (b"/chat", b"/-/live"):
-        pairs = [(name, path if name == b":path" else value) for name, value in WEBSOCKET]
+        pairs = tuple((name, path if name == b":path" else value) for name, value in WEBSOCKET)
         assert (await client.answer(client.begin(pairs))).status == 501
 
 

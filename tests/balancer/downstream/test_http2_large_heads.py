@@ -18,7 +18,7 @@ async def test_head_within_a_larger_limit(stage: Stage, number: int, size: int) 
     pairs = [(b"x-%d" % one, b"%d" % one + b"x" * size) for one in range(number)]
     for _ in range(3):
         assert (await client.answer(client.begin(fields(b"/", *pairs), is_last=True))).status == 200
-    assert {len(request.value(b"x-0")) for request in worker.requests} == {size + 1}
+    assert {request.value(b"x-0") for request in worker.requests} == {pairs[0][1]}
     assert stage.cluster.process.counts.http2_floods == 0
 
 
