@@ -243,6 +243,8 @@ class UpstreamError(ForwardingError):
     """An attempt at an endpoint failed. `outcome` is the outcome charged to the endpoint."""
 
     outcome = OutcomeKind.RESET
+    needs_own = False
+    """The request may have ended a connection that others shared: a repetition gets one of its own."""
 
 
 class ConnectFailed(UpstreamError):
@@ -322,6 +324,13 @@ class UnsupportedByTransport(UpstreamError):
     status = 501
     reason = "not_carried"
     outcome = OutcomeKind.ABANDONED
+
+
+class HeadTooLarge(UnsupportedByTransport):
+    """The worker has announced that it takes no head of this size."""
+
+    status = 431
+    reason = "head_too_large"
 
 
 class MalformedResponse(UpstreamError):

@@ -27,7 +27,7 @@ from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.http.h1.fields import Framing, without
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
-from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.request import LARGEST_SHARED, UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts, kind_of_answer
 from policies.routing.assignment import Assignment
@@ -48,6 +48,7 @@ class Subrequest(RoutedAttempt):
         self._head = head
         self._response: Response | None = None
         self._pieces: list[bytes] = []
+        self.needs_own = len(head) > LARGEST_SHARED
 
     def connect_failed(self, error: ConnectFailed) -> None:
         self.response_failed(error)

@@ -19,6 +19,7 @@ from balancer.errors import (
     ConnectionBroken,
     ForwardingError,
     MalformedResponse,
+    UnsupportedByTransport,
     UpstreamError,
 )
 from balancer.exchange.exchange_state import AttemptState, End, ExchangeState
@@ -127,6 +128,8 @@ class Attempt(RoutedAttempt):
         status, rules = response.status, exchange.rules
         if (status >= MAY_BE_BUSY or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=True):
             return
+        if exchange.downstream.pending_upgrade is not None and self._fails_to_switch(exchange, status):
+            return
         self.client_stays = exchange.downstream.respond_whole(
             exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
         )
@@ -152,6 +155,8 @@ class Attempt(RoutedAttempt):
             return
         if status < 200:
             self._send_interim(exchange, response)
+            return
+        if exchange.downstream.pending_upgrade is not None and self._fails_to_switch(exchange, status):
             return
         self.client_stays = exchange.downstream.begin_response(
             request, response, self._visible_fields(exchange, response), exchange.is_complete
@@ -209,6 +214,15 @@ class Attempt(RoutedAttempt):
         exchange = cast(ExchangeState, self.exchange)
         is_pending = exchange.downstream.pending_upgrade is not None
         return is_pending and is_taken(exchange.request.fields.upgrade, response.block)
+
+    def _fails_to_switch(self, exchange: ExchangeState, status: int) -> bool:
+        """Fail instead of a 2xx that a client of HTTP/2 would take for the begin of its tunnel (RFC 8441 § 5)."""
+        fails = exchange.downstream.is_stream and status < 300
+        if fails:
+            exchange.attempt_failed(
+                self, UnsupportedByTransport(f"the worker answers a WebSocket by {status}")
+            )
+        return fails
 
     def _switch(self, exchange: ExchangeState, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""

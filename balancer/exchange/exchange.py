@@ -238,6 +238,8 @@ class Exchange(ExchangeState):
             else EditedAttempt(self.cluster, assignment, edits)
         )
         attempt.exchange = self
+        if self.needs_own:
+            attempt.needs_own = True
         prompts, router = self.cluster.prompts, self.cluster.router
         if prompts is not None:
             attempt.answer = prompts.answer_reader(router, assignment, self._started_at, self.request.target)
@@ -327,6 +329,8 @@ class Exchange(ExchangeState):
     def attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         attempt.discard_buffered()
         attempt.end(error.outcome, error)
+        if error.needs_own:
+            self.needs_own = True
         if attempt.state is not STREAMING and may_retry(self, attempt, error):
             self._retry(attempt, needs_fresh=True)
         else:

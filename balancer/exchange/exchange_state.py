@@ -18,7 +18,7 @@ from balancer.exchange.buffering import KeptBody
 from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
 from balancer.rate_limits.request_source import client_of
-from balancer.upstream.request import RequestBody, ResponseSink
+from balancer.upstream.request import LARGEST_SHARED, RequestBody, ResponseSink
 from policies.facts import NONE_TRIED, OutcomeKind
 from policies.routing.assignment import Assignment
 
@@ -130,6 +130,7 @@ class ExchangeState:
     pending: PendingBytes | None = None  # its charge while it waits or its head is large
     race: Race | None = None  # while a hedged attempt runs beside the current one
     attempts = 0
+    needs_own = False  # no other request may share its connection
     unsent = 0  # attempts that found no connection
     bytes_in = 0  # of its body
     last_attempt: Attempt | None = None  # None while the request waits for an endpoint
@@ -147,6 +148,7 @@ class ExchangeState:
         """Return the error for a request that is more than its client may have. An offer and a large head are
         counted."""
         request = self.request
+        self.needs_own = len(request.raw) > LARGEST_SHARED
         is_offer = request.fields.is_offer
         usage.tunnels += is_offer
         if usage.requests > limit and not self.downstream.client.is_trusted:

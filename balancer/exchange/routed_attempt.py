@@ -52,7 +52,9 @@ class RoutedAttempt(UpstreamAttempt):
 
     def lease(self, pool: Pool, is_idempotent: bool) -> None:
         """Send the request on an idle connection of the endpoint, or wait for a new one."""
-        upstream = pool.lease() if is_idempotent else pool.lease_quiet()
+        upstream = (
+            pool.lease_own() if self.needs_own else pool.lease() if is_idempotent else pool.lease_quiet()
+        )
         if upstream is None:
             self.assignment.connecting()
             pool.wait(self)

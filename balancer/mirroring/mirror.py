@@ -15,7 +15,7 @@ from balancer.http.h1.client import Client
 from balancer.http.h1.fields import Framing, without
 from balancer.http.h1.request_head import Request
 from balancer.mirroring.copy_attempt import CopyAttempt
-from balancer.upstream.request import RequestBody, whole_body
+from balancer.upstream.request import LARGEST_SHARED, RequestBody, whole_body
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import OutcomeKind, RequestFacts
 from policies.stats.load import Histogram
@@ -118,6 +118,7 @@ class RequestCopy:
             attempt.end(OutcomeKind.ABANDONED, is_clean=False)
             self._skip("descriptors")
         else:
+            attempt.needs_own = len(request.raw) > LARGEST_SHARED
             attempt.lease(pool, is_idempotent=False)
             self._mirror.counts.sent += 1
 

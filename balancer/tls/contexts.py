@@ -9,6 +9,7 @@ from __future__ import annotations
 import _ssl
 import ssl
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,9 @@ from balancer.tls.client_certificate import CertificateFields
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites of TLS 1.2: only with forward secrecy and authenticated encryption (RFC 9325 § 4.2). All those of TLS
 1.3 have both."""
+
+ID_EC_PUBLIC_KEY: Final = bytes.fromhex("06072a8648ce3d0201")
+"""Type of a key in a certificate, as DER (RFC 5480 § 2.1.1)."""
 
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
@@ -61,8 +65,8 @@ class ServerTls:
         before = _manner(config, http2)
         named = _named_contexts(config, http2)
         self.choose = _SniCallback(named)
-        self.context = self.first = named[0][1]
-        if len(named) > 1:
+        self.context = self.first = named[""]
+        if len(set(named.values())) > 1:
             self.context = _server_context(config, http2)
             self.context.sni_callback = self.choose
         self.manner = before, _manner(config, http2)
@@ -111,19 +115,34 @@ def _manner(config: TlsConfig, http2: bool) -> tuple[object, ...]:
     return config.min_version, trusted, config.client_certificate, has_chain, http2
 
 
-def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl.SSLContext]]:
-    """A context for each certificate, with the names in it. Raises `ConfigError`."""
-    named: list[tuple[list[str], ssl.SSLContext]] = []
-    for field, certificate in config.by_field():
-        names = _dns_names(_decoded(f"{field}certificate", certificate.certificate))
-        if named and not names:
-            raise ConfigError(
-                f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
-            )
-        context = _server_context(config, http2)
-        _load_pair(context, field, certificate.certificate, certificate.key)
-        named.append((names, context))
-    return named
+def _choices(config: TlsConfig) -> dict[str, dict[bool, int]]:
+    """Return the numbers of the certificates for each DNS name, "" for clients without one: the first with an ECDSA key
+    (True), and the first with another one. Raises `ConfigError`."""
+    chosen: dict[str, dict[bool, int]] = {}
+    for number, (field, pair) in enumerate(config.by_field()):
+        names = _dns_names(_decoded(f"{field}certificate", pair.certificate))
+        if number and not names:
+            raise ConfigError(f"{field}certificate: {pair.certificate} has no DNS name to be chosen by (SNI)")
+        kind = _has_ecdsa_key(pair.certificate)
+        for name in names:
+            chosen.setdefault(name, {}).setdefault(kind, number)
+        if not number:
+            chosen[""] = chosen[names[0]] if names else {kind: 0}
+    return chosen
+
+
+def _named_contexts(config: TlsConfig, http2: bool) -> dict[str, ssl.SSLContext]:
+    """A context by each name of `_choices`; names with the same certificates share one. Raises `ConfigError`."""
+    chosen, pairs = _choices(config), list(config.by_field())
+    contexts: dict[tuple[int, ...], ssl.SSLContext] = {}
+    alone = ((number,) for number in range(len(pairs)))  # so that the faults of each are found
+    for numbers in [*alone, *(tuple(of.values()) for of in chosen.values())]:
+        if numbers not in contexts:
+            contexts[numbers] = context = _server_context(config, http2)
+            for number in numbers:
+                field, pair = pairs[number]
+                _load_pair(context, field, pair.certificate, pair.key)
+    return {name: contexts[tuple(numbers.values())] for name, numbers in chosen.items()}
 
 
 def _server_context(config: TlsConfig, http2: bool) -> ssl.SSLContext:
@@ -149,14 +168,11 @@ class _SniCallback:
     """`sni_callback` that selects the context by server name: exact names before wildcards, else the first
     certificate."""
 
-    def __init__(self, named: list[tuple[list[str], ssl.SSLContext]]) -> None:
-        self._first = named[0][1]
-        self._exact: dict[str, ssl.SSLContext] = {}
-        self._wild: dict[str, ssl.SSLContext] = {}  # by domain, before which is one label (RFC 6125 § 6.4.3)
-        for name, context in ((name, context) for names, context in named for name in names):
-            self._exact.setdefault(name, context)
-            if name.startswith("*."):
-                self._wild.setdefault(name[2:], context)
+    def __init__(self, named: dict[str, ssl.SSLContext]) -> None:
+        self._first = named[""]
+        self._exact = named
+        # by domain, before which is one label (RFC 6125 § 6.4.3)
+        self._wild = {name[2:]: context for name, context in named.items() if name.startswith("*.")}
 
     def __call__(self, connection: ssl.SSLObject, host: str | None, _: ssl.SSLContext) -> None:
         connection.context = self._first if host is None else self._named(host.lower().rstrip("."))
@@ -257,6 +273,12 @@ def _dns_names(certificate: dict[str, Any]) -> list[str]:
     return [name.lower() for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
 
 
+def _has_ecdsa_key(path: Path) -> bool:
+    """Return whether the key of the first certificate of a PEM file is one for ECDSA."""
+    body = path.read_text(encoding="latin-1").partition("-----BEGIN CERTIFICATE-----")[2]
+    return ID_EC_PUBLIC_KEY in b64decode(body.partition("-----END")[0])
+
+
 def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path | None) -> None:
     """Load a certificate and its key, which is in the same file unless `key` is given. Raises `ConfigError`."""
     key = key or certificate
@@ -276,7 +298,7 @@ def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path
 def _pair_problem(error: ssl.SSLError, field: str, certificate: Path, key: Path, is_locked: bool) -> str:
     if is_locked:
         return f"{field}key: {key} is protected by a password; give one that is not"
-    if error.reason == "KEY_VALUES_MISMATCH" or error.reason == "KEY_TYPE_MISMATCH":
+    if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
         return f"{field}key: {key} is not the key of {certificate}"
     if error.reason is not None and error.reason.endswith(("_TOO_SMALL", "_TOO_WEAK")):
         return f"{field}certificate: {certificate} is refused: {error.reason.replace('_', ' ').lower()}"
@@ -331,15 +353,18 @@ def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
     return found
 
 
-def expired_certificates(settings: Settings) -> Iterator[str]:
-    """Yield a line for each certificate towards clients that has expired."""
+def doubtful_certificates(settings: Settings) -> Iterator[str]:
+    """Yield a line for each certificate towards clients that has expired, or that no name leads to."""
     for name, tls in settings.tls_tables.items():
-        for field, pair in tls.by_field():
+        used = {number for chosen in _choices(tls).values() for number in chosen.values()}
+        for number, (field, pair) in enumerate(tls.by_field()):
             decoded = _decoded(f"{field}certificate", pair.certificate)
             end = datetime.fromtimestamp(ssl.cert_time_to_seconds(decoded["notAfter"]), UTC)
+            place = f"listeners.{name}.{field}" if name else field
             if end < datetime.now(UTC):
-                place = f"listeners.{name}.{field}" if name else field
                 yield f"{place}certificate: {pair.certificate} has expired, at {end:%Y-%m-%d %H:%M:%S} UTC"
+            if number not in used:
+                yield f"{place}certificate: {pair.certificate} is never used: others before it have its names"
 
 
 def upstream_tls_of(settings: Settings) -> UpstreamTls:

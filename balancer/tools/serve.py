@@ -30,7 +30,7 @@ from balancer.process.member import ServingProcess
 from balancer.process.server import new_event_loop
 from balancer.routes.table import refused_routes
 from balancer.syntax.printable import printable
-from balancer.tls.contexts import UpstreamTls, expired_certificates
+from balancer.tls.contexts import UpstreamTls, doubtful_certificates
 from policies import registry
 from policies.loading.source import Source
 
@@ -103,7 +103,7 @@ def serve_command(config: Path | None, **options: Any) -> None:
         return load(config, given, files)
 
     settings = read()
-    for line in expired_certificates(settings):
+    for line in doubtful_certificates(settings):
         complain(line)
     if settings.processes == 1:
         sys.exit(run(settings, read))
@@ -179,7 +179,7 @@ def report(reading: LoadedSettings, file: Path | None) -> Iterator[str]:
         *route_warnings(settings),
         *refused_routes(settings.routes, settings.normalise),
         *warnings_about(reading, file, lambda each: FileSource(each).first()),
-        *expired_certificates(settings),
+        *doubtful_certificates(settings),
     ):
         yield f"warning: {line}"
 

@@ -28,7 +28,9 @@ NATIVE: Final = "native"
 
 
 class LeaseWaiter(Protocol):
-    """Receiver of an upstream that `Pool.wait` or `Pool.open` obtains."""
+    """Receiver of an upstream that `Pool.wait` or `Pool.open` obtains. `needs_own`: none may share its connection."""
+
+    needs_own: bool
 
     def connected(self, upstream: UpstreamRequest) -> None: ...
     def connect_failed(self, error: ConnectFailed) -> None: ...
@@ -158,6 +160,10 @@ class Pool:
     @abstractmethod
     def lease_quiet(self) -> UpstreamRequest | None:
         """Lease for a request that cannot be retried: only where nothing indicates a close by the worker."""
+
+    def lease_own(self) -> UpstreamRequest | None:
+        """As `lease_quiet`, for a request that others must not share a connection with."""
+        return self.lease_quiet()
 
     @abstractmethod
     def wait(self, waiter: LeaseWaiter) -> None:

@@ -191,6 +191,11 @@ class UpstreamRequest:
         """Resume reading after `pause_reading`."""
 
 
+LARGEST_SHARED: Final = 8192
+"""Maximum bytes of the head of a request that shares its connection: many workers refuse a larger field, some by ending
+the connection."""
+
+
 class UpstreamAttempt(ResponseSink):
     """One request over a leased upstream: the base of attempts for clients, copies and internal requests.
 
@@ -199,6 +204,7 @@ class UpstreamAttempt(ResponseSink):
 
     upstream: UpstreamRequest | None = None  # None before it has one and after it has given it up
     is_over = False
+    needs_own = False  # as in `LeaseWaiter`
 
     @abstractmethod
     def send(self, upstream: UpstreamRequest) -> None:

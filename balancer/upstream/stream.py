@@ -62,7 +62,7 @@ class ConnectionRecord:
     """Pool's record of one multiplexed connection.
 
     `name`: local address and port. `opened_at`, `retire_at` and `idle_since`, the end of its last stream, in seconds.
-    `requests`: streams begun, of those `granted`.
+    `requests`: streams begun, of those `granted`. `is_taken`: its only stream shares it with no other.
     """
 
     phases: DialTimes = NOTHING
@@ -72,6 +72,7 @@ class ConnectionRecord:
     idle_since: float = 0.0
     requests: int = 0
     granted: int = UNLIMITED_REQUESTS
+    is_taken: bool = False
 
 
 class MultiplexedConnection(Protocol):

@@ -26,10 +26,11 @@ class Shelf:
         self.ca = folder / "ca.pem"
         self.authority.cert_pem.write_to_path(str(self.ca))
 
-    def pair(self, *names: str, is_expired: bool = False) -> dict[str, str]:
-        """Issue a certificate; return paths by key of the configuration."""
+    def pair(self, *names: str, is_expired: bool = False, is_rsa: bool = False) -> dict[str, str]:
+        """Issue a certificate, with a key for ECDSA or RSA; return paths by key of the configuration."""
         past = datetime.now(UTC) - timedelta(days=1)
-        leaf = self.authority.issue_cert(*names, not_after=past if is_expired else None)
+        kind = trustme.KeyType.RSA if is_rsa else trustme.KeyType.ECDSA
+        leaf = self.authority.issue_cert(*names, not_after=past if is_expired else None, key_type=kind)
         stem = f"{names[0].replace('*', 'any')}-{len(list(self.folder.iterdir()))}"
         certificate, key = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
         certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))

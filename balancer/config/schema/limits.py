@@ -95,7 +95,7 @@ class Limits(Section):
         default=32_768,
         ge=1024,
         le=1 << 20,
-        description="bytes | largest request head, then 431; 1024 to 1 MiB",
+        description="bytes | largest request head, then 431; 1024 to 1 MiB. Over HTTP/2 a field has at most 64 KiB",
     )
     fields: int = Field(
         default=100,

@@ -40,10 +40,9 @@ class StreamResponseHeads:
 def translated(status: int, block: bytes) -> Fields:
     """Return the fields of a head. Raises `MalformedResponse`."""
     pairs: Fields = [(b":status", b"%d" % status)]
-    has_no_length = status < 200 or status == 204  # RFC 9110 § 8.6, which clients of HTTP/2 enforce
     for name, value in fields_of(block):
         lower = name.lower()
-        if lower not in OF_ONE_CONNECTION and not (has_no_length and lower == b"content-length"):
+        if lower not in OF_ONE_CONNECTION:
             pairs.append((name, value))
     try:
         return sendable(pairs)

@@ -194,6 +194,8 @@ class Http2Stream(Responder):
 
     def heads_of(self, status: int, block: bytes) -> Fields:
         """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""
+        if self.pending_upgrade is not None and 200 <= status < 300:
+            status = 501  # an own answer, which is no tunnel
         return self._connection.response_heads.fields_of(status, block)
 
     def _final_fields(self, response: Response, block: bytes) -> Fields:

@@ -30,10 +30,10 @@ class FieldList:
     """A request's head as a list of fields.
 
     `authority` is its Host, b"" without one; `fields` are the others, unchanged and in order. `length` of the body in
-    bytes: 0 without a body, -1 if it is chunked. `takes_trailers`: its TE is trailers.
+    bytes: 0 without a body, -1 if it is chunked. `takes_trailers`: its TE is trailers. `size` of the head in HTTP/1.1.
     """
 
-    __slots__ = ("authority", "fields", "length", "method", "takes_trailers", "target")
+    __slots__ = ("authority", "fields", "length", "method", "size", "takes_trailers", "target")
 
     def __init__(self, method: bytes, target: bytes, authority: bytes, fields: Fields, length: int) -> None:
         self.method = method
@@ -42,6 +42,7 @@ class FieldList:
         self.fields = fields
         self.length = length
         self.takes_trailers = False
+        self.size = 0
 
 
 def parse_head(head: bytes) -> FieldList:
@@ -70,7 +71,7 @@ def parse_head(head: bytes) -> FieldList:
                 continue
         fields.append((name, value))
     outline = FieldList(method, rest.rpartition(b" ")[0], authority, fields, length)
-    outline.takes_trailers = takes_trailers
+    outline.takes_trailers, outline.size = takes_trailers, len(head)
     return outline
 
 

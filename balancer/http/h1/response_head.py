@@ -148,7 +148,7 @@ def incoming_response(head: bytes) -> Response:
             has_keep_alive = True
         else:
             return _special_response(status, line, block, is_http11)
-    if length < 0 or not is_http11:
+    if length < 0 or not is_http11 or status < 200 or status == 204:
         return _special_response(status, line, block, is_http11)
     if has_keep_alive:
         block = _without_keep_alive(block)
@@ -168,14 +168,15 @@ def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -
     """General path: parse a response with more, or less, than a Content-Length."""
     values: Values = {}
     cuts: list[tuple[int, int]] = []
+    has_length = status >= 200 and status != 204  # otherwise the field is forbidden (RFC 9110 § 8.6)
     for name, value, span in found(_RESPONSE_FIELDS, block):
         values.setdefault(name, []).append(value)
-        if name != b"content-length":
+        if name != b"content-length" or not has_length:
             cuts.append(span)
     framing, length = _response_framing(values)
     options = connection_options(values)
     block = without(options, cut(block, cuts), keep=NOT_NOMINATED)
-    if framing is LENGTH:
+    if framing is LENGTH and has_length:
         block = restated(block, framing, length)
     block = upgrades.restated(status, values, options, block)
     keep_alive = b"close" not in options and (is_http11 or b"keep-alive" in options)

@@ -113,6 +113,7 @@ cdef class Session:
         nghttp2_option_set_no_auto_window_update(option, 1)
         nghttp2_option_set_max_send_header_block_length(option, LARGEST_HEAD)
         nghttp2_option_set_max_outbound_ack(option, ACK_LIMIT)
+        nghttp2_option_set_max_continuations(option, limits.continuations)
         nghttp2_option_set_stream_reset_rate_limit(option, <uint64_t>1 << 40, <uint64_t>1 << 40)
         nghttp2_option_set_glitch_rate_limit(option, limits.idle_frames, limits.idle_frames)
         for kind in (F_ALTSVC, F_ORIGIN, F_PRIORITY_UPDATE):

@@ -64,7 +64,7 @@ class Engine:
     `is_closed`: the connection is over; only `data_to_send` is left. `is_blocked`, set by the owner: the transport's
     buffer is full, so nothing is framed for it meanwhile. `is_leaving`: a GOAWAY has been sent or received. `resets`:
     streams that ended early by the peer's reset or fault, ever. `stream_limit`: MAX_CONCURRENT_STREAMS of the peer.
-    `has_connect`: it takes extended CONNECT (RFC 8441).
+    `header_list`: MAX_HEADER_LIST_SIZE. `has_connect`: it takes extended CONNECT (RFC 8441).
     """
 
     def __init__(self, is_server: bool, limits: Http2Limits, settings: dict[int, int]) -> None:
@@ -73,6 +73,7 @@ class Engine:
         self.is_leaving = False
         self.resets = 0
         self.stream_limit = ASSUMED_STREAMS
+        self.header_list = UNLIMITED
         self.has_connect = False
         self._is_server = is_server
         self._limits = limits
@@ -229,10 +230,10 @@ class Engine:
             self._events.append(event)
         elif kind == CLOSED:
             code, debug_data = value
-            reason = debug_data.decode("ascii", "replace")
-            if code == ENHANCE_YOUR_CALM and not reason:
+            reason, by_peer = debug_data.decode("ascii", "replace"), code == self._farewell
+            if code == ENHANCE_YOUR_CALM and not (reason or by_peer):
                 reason = self._flood_in_words()
-            self._close(code, reason, by_peer=code == self._farewell)
+            self._close(code, reason, by_peer=by_peer)
 
     def _send_goaway(self) -> None:
         try:
@@ -244,6 +245,7 @@ class Engine:
         if not self._has_settings:
             self._has_settings, self.stream_limit = True, UNLIMITED
         self.stream_limit = settings.get(3, self.stream_limit)
+        self.header_list = settings.get(6, self.header_list)
         self.has_connect = settings.get(8, self.has_connect) == 1
 
     def _forget(self, stream_id: int) -> None:

@@ -77,6 +77,11 @@ class Http2Limits:
     resets: int = 1000
     resets_per_tick: int = 33
 
+    @property
+    def continuations(self) -> int:
+        """Maximum CONTINUATION frames of a head: those of one of twice the advertised size, 8 at least."""
+        return max(8, 2 * self.header_list // LONGEST_FRAME)
+
 
 IDLE_LIMIT: Final = 5000
 """Maximum consecutive frames that advance no response: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, interim responses,

@@ -63,6 +63,7 @@ typedef void (*nghttp2_random)(uint8_t *, size_t);
   F(void, option_set_no_auto_window_update, (nghttp2_option *, int)) \
   F(void, option_set_max_send_header_block_length, (nghttp2_option *, size_t)) \
   F(void, option_set_max_outbound_ack, (nghttp2_option *, size_t)) \
+  F(void, option_set_max_continuations, (nghttp2_option *, size_t)) \
   F(void, option_set_stream_reset_rate_limit, (nghttp2_option *, uint64_t, uint64_t)) \
   F(void, option_set_glitch_rate_limit, (nghttp2_option *, uint64_t, uint64_t)) \
   F(void, option_set_builtin_recv_extension_type, (nghttp2_option *, uint8_t)) \

@@ -37,6 +37,7 @@ def _configuration(limits: Http2Limits) -> ngh2.Configuration:
         auto_window_update=False,
         max_send_header_block_length=LARGEST_HEAD,
         max_outbound_ack=ACK_LIMIT,
+        max_continuations=limits.continuations,
         glitch_rate_limit=(limits.idle_frames, limits.idle_frames),  # PRIORITY and others that are no event
         stream_reset_rate_limit=_WITHOUT_LIMIT,  # counted by the engine, for the library's answer is INTERNAL_ERROR
         max_inbound_header_list_size=hard,

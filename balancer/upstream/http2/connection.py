@@ -17,13 +17,14 @@ from typing import Any, Final, cast
 from balancer.config.schema.pool import PoolConfig
 from balancer.errors import (
     ConnectionBroken,
+    HeadTooLarge,
     MalformedResponse,
     StreamRefused,
     UnsupportedByTransport,
     UpstreamError,
     WorkerUntrusted,
 )
-from balancer.http.h1.field_list import FieldList, trailers_of
+from balancer.http.h1.field_list import FieldList, Fields, trailers_of
 from balancer.http.h1.response_head import HEAD_LIMIT, ResponseHeads
 from balancer.http.h2.client_engine import (
     CannotOpenStream,
@@ -46,7 +47,15 @@ from balancer.http.h2.events import (
     TRAILERS,
     Event,
 )
-from balancer.http.h2.limits import MAX_STREAMS, PING_AFTER, PING_WAIT, TICK, WORKER_LIMITS
+from balancer.http.h2.limits import (
+    FIELD_OVERHEAD,
+    LAST_ID,
+    MAX_STREAMS,
+    PING_AFTER,
+    PING_WAIT,
+    TICK,
+    WORKER_LIMITS,
+)
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by, local_address
@@ -80,6 +89,7 @@ class Http2Session(asyncio.Protocol):
         self._head = b""  # and these in HTTP/1.1
         self._limit = pool.stream_limit or self.engine.stream_limit
         self._has_begun = self._is_leaving = self._is_gone = False
+        self._blamed = -LAST_ID  # the last stream that the worker has named in a GOAWAY with an error
         self._reason = "the worker goes away"  # of requests that are refused here
         self._closing_side = US  # the side that is counted as closing the connection
         self._may_be_closed = False  # the kernel holds unread data, possibly a FIN
@@ -104,7 +114,12 @@ class Http2Session(asyncio.Protocol):
             if self._is_gone:  # closed between lease and begin: no event would ever report it
                 raise CannotOpenStream
             fields = head_fields(outline, self._scheme, self._origin)
+            most = self._pool.header_list
+            if outline.size > most // 9 and _list_size(fields) > most:  # a field counts up to 33 for 4 bytes
+                raise HeadTooLarge(f"the worker takes at most {most} bytes of head")
             stream_id = self.engine.request(fields, is_last=not has_body)
+        except HeadTooLarge as error:
+            fault = error
         except UnsendableFields as error:
             fault = UnsupportedByTransport(f"HTTP/2 cannot carry this request: {error}")
         except CannotOpenStream:
@@ -196,7 +211,7 @@ class Http2Session(asyncio.Protocol):
             stream = self._streams.get(stream_id)
             if stream is None:
                 if kind >= SETTINGS:
-                    self._on_connection_event(kind, value, flag)
+                    self._on_connection_event(kind, stream_id, value, flag)
             elif kind == HEAD:
                 self._on_head(stream, value, flag)
             elif kind == DATA:
@@ -208,7 +223,7 @@ class Http2Session(asyncio.Protocol):
                 elif value:
                     stream.took(len(value))
             elif kind >= SETTINGS:
-                self._on_connection_event(kind, value, flag)
+                self._on_connection_event(kind, stream_id, value, flag)
             else:
                 self._on_other(stream, kind, value, flag)
         self._is_reading = False
@@ -250,7 +265,9 @@ class Http2Session(asyncio.Protocol):
         if kind == RESET:
             del self._streams[stream.id]
             stream.is_over = True
-            upstream_stream.fail(error_of_reset(value, flag, self._reason))
+            fault = error_of_reset(value, flag, self._reason)
+            fault.needs_own = self._is_blamed(stream)
+            upstream_stream.fail(fault)
             return
         if kind == OVERSIZED:
             upstream_stream.fail(MalformedResponse(f"more than {HEAD_LIMIT} bytes of head"))
@@ -270,14 +287,17 @@ class Http2Session(asyncio.Protocol):
         self._streams.pop(stream.id, None)
         stream.upstream_stream.receive_end(trailers)
 
-    def _on_connection_event(self, kind: int, value: Any, by_worker: bool) -> None:
+    def _on_connection_event(self, kind: int, last_id: int, value: Any, by_worker: bool) -> None:
         if kind == SETTINGS:
             self._limit = self._pool.stream_limit = self.engine.stream_limit
+            self._pool.header_list = self.engine.header_list
             self._has_new_limit = True
         elif kind == PONG:
             self._pinged_at = None
         elif kind == GOAWAY or (kind == CLOSED and by_worker):
             self._is_leaving, self._closing_side = True, WORKER  # what it has not processed is reset next
+            if kind == GOAWAY and value != NO_ERROR:
+                self._blamed = last_id
         elif kind == CLOSED:
             self._broken(value[1])
 
@@ -333,10 +353,21 @@ class Http2Session(asyncio.Protocol):
             self.transport.close()
         self._pool.connection_closed(self, by)
         streams, self._streams = self._streams, {}
+        blame = type(error)(str(error))
+        blame.needs_own = True
         self.held.clear()
         for stream in streams.values():
             stream.is_over = True
-            stream.upstream_stream.fail(error)
+            stream.upstream_stream.fail(blame if self._is_blamed(stream) else error)
+
+    def _is_blamed(self, stream: UpstreamHttp2Stream) -> bool:
+        """Whether the worker may have ended the connection for this stream: the last that it has taken, or the next."""
+        return 0 <= stream.id - self._blamed <= 2
+
+
+def _list_size(fields: Fields) -> int:
+    """Return the size of a header list (RFC 9113 § 6.5.2)."""
+    return sum(len(name) + len(value) + FIELD_OVERHEAD for name, value in fields)
 
 
 async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:

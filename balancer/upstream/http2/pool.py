@@ -2,7 +2,7 @@
 
 As in `http1/pool.py`, all decisions are synchronous and only connecting is a task. One connection is opened at a
 time, and the lease waiters that arrive meanwhile share it. Another one is opened when no connection has room for a
-stream.
+stream. A request with a large head gets all of one, since the worker may end it for that.
 
 No idle timeout is estimated: the worker announces its close (GOAWAY, RFC 9113 § 6.8), and requests that it has not
 processed are retried.
@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from balancer.errors import ConnectFailed
+from balancer.http.h2.limits import UNLIMITED
 from balancer.tls.contexts import HTTP2, ClientTls
 from balancer.upstream.connection_counts import US, WORKER, ConnectionInfo
 from balancer.upstream.pool import LeaseWaiter, Pool
@@ -38,6 +39,7 @@ class MultiplexedPool(Pool):
     def __init__(self, endpoint: Endpoint, pools: PoolContext, opener: Opener) -> None:
         super().__init__(endpoint, pools)
         self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
+        self.header_list = UNLIMITED  # the same of SETTINGS_MAX_HEADER_LIST_SIZE
         self._opener = opener
         self._connections: list[MultiplexedConnection] = []  # open ones, in order of opening
 
@@ -83,8 +85,6 @@ class MultiplexedPool(Pool):
         """Lease a stream on a connection that has room, else None."""
         for connection in self._connections:
             if has_stream_room(connection):
-                if (connection.leased or connection.life.idle_since) and self.counts_reuse:
-                    self.counts.reused += 1
                 return self._new_stream(connection)
         return None
 
@@ -94,7 +94,17 @@ class MultiplexedPool(Pool):
                 return self.lease()
         return None
 
+    def lease_own(self) -> UpstreamRequest | None:
+        """Lease all of a connection. Without a descriptor for another one, the request shares one after all."""
+        for connection in self._connections:
+            if not connection.leased and has_stream_room(connection) and connection.is_quiet():
+                connection.life.is_taken = True
+                return self._new_stream(connection)
+        return self.lease() if self.pools.is_full else None
+
     def _new_stream(self, connection: MultiplexedConnection) -> UpstreamStream:
+        if (connection.leased or connection.life.idle_since) and self.counts_reuse:
+            self.counts.reused += 1
         stream, life = UpstreamStream(self, connection), connection.life
         stream.idle_since = life.idle_since
         stream.phases = life.phases
@@ -123,13 +133,14 @@ class MultiplexedPool(Pool):
         connection = stream.connection
         connection.leased -= 1
         connection.life.idle_since = self.pools.cached_time
+        connection.life.is_taken = False
         if not connection.leased and (self.is_retired or not has_stream_room(connection)):
             connection.retire()
         if self._waiters:
             self.serve()
 
     def _lease_waited(self) -> UpstreamRequest | None:
-        return self.lease()
+        return self.lease_own() if self._waiters[0].needs_own else self.lease()
 
     def serve(self) -> None:
         """Serve lease waiters, and open a connection for those that are left."""
@@ -138,7 +149,9 @@ class MultiplexedPool(Pool):
             self._open_for_waiters()
 
     def _open_for_waiters(self) -> None:
-        wanted = min(1, len(self._waiters)) if self.keeps_alive else len(self._waiters)
+        wanted = len(self._waiters)
+        if self.keeps_alive and wanted:
+            wanted = max(1, sum(waiter.needs_own for waiter in self._waiters))
         while self.opening < wanted and self.connector.may_open:
             self.connector.open(self, None)
         while self._waiters and not self.opening:
@@ -246,7 +259,8 @@ class MultiplexedPool(Pool):
 
 def has_stream_room(connection: MultiplexedConnection) -> bool:
     """Whether the connection may take one more stream."""
-    return connection.room > 0 and connection.life.requests < connection.life.granted
+    life = connection.life
+    return connection.room > 0 and life.requests < life.granted and not life.is_taken
 
 
 def _snapshot(connection: MultiplexedConnection) -> ConnectionInfo:

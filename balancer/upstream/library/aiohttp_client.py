@@ -148,6 +148,8 @@ class AiohttpCall(LibraryStream):
                 await self._may_read.wait()
 
     async def _body(self) -> AsyncIterator[bytes]:
+        if any(name.lower() == b"expect" for name, _ in self._outline.fields):
+            self.stream.receive_head(head_of(100, ()))
         while True:
             while self._pending:
                 data = self._pending.popleft()
@@ -180,7 +182,7 @@ def _headers(outline: FieldList) -> CIMultiDict[str]:
     """Header fields for aiohttp: Host first, then the others.
 
     A repeated name takes the spelling of its first occurrence; otherwise aiohttp sends only the last one. aiohttp
-    encodes values as UTF-8, so other bytes beyond ASCII are lost.
+    encodes values as UTF-8, so other bytes beyond ASCII are lost. Expect is left out: it would wait for a 100 forever.
     """
     headers: CIMultiDict[str] = CIMultiDict()
     if outline.authority:
@@ -188,7 +190,8 @@ def _headers(outline: FieldList) -> CIMultiDict[str]:
     spelled: dict[bytes, str] = {}
     for name, value in outline.fields:
         text = spelled.setdefault(name.lower(), name.decode("latin-1"))
-        headers.add(text, value.decode("utf-8", "replace"))
+        if text.lower() != "expect":
+            headers.add(text, value.decode("utf-8", "replace"))
     return headers
 
 

@@ -7,6 +7,7 @@ from balancer.tls.contexts import HTTP1
 from balancer.upstream.connection_counts import US, ConnectionInfo
 from balancer.upstream.http2.pool import MultiplexedPool, Opener
 from balancer.upstream.pool_context import PoolContext
+from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import Endpoint
 
@@ -28,6 +29,9 @@ class LibraryPool(MultiplexedPool):
             self.connector.record_failed(error)
             self.route.failed(error)
         return error
+
+    def lease_own(self) -> UpstreamRequest | None:
+        return self.lease_quiet()
 
     def listed(self, most: int) -> list[ConnectionInfo]:
         return []

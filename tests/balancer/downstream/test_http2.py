@@ -167,6 +167,13 @@ async def test_goaway_loses_no_request(stage: Stage) -> None:
     assert stage.outcomes()["ok"] == 5
 
 
+async def test_reason_of_a_goaway_is_the_workers(stage: Stage) -> None:
+    """A flood that the worker sees is not told as one that the balancer has seen."""
+    await serve_frames(stage, GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.ENHANCE_YOUR_CALM))
+    detail = "the connection ended without this request (ENHANCE_YOUR_CALM)"
+    assert fault_of(await stage.ask(get())) == (502, "stream_refused", detail)
+
+
 async def test_connection_closed_between_lease_and_request(stage: Stage) -> None:
     """The request is reported as refused, so that it can be retried."""
     await serve_plays(stage, hello)

@@ -38,6 +38,7 @@ from tests.support.http2_client import (
     http2_client,
     raw_client,
 )
+from tests.support.scripted_transports import hello, serve_plays
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, answering_after, get, playing, response
 
@@ -489,6 +490,49 @@ async def test_websocket_with_a_wrong_answer(stage: Stage) -> None:
     await client.ask(path=b"/-/live")
     assert (await client.answer(client.begin(WEBSOCKET))).status == 502
     over.set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(b"page"),
+        response(bytes(100_000)),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ],
+    ids=["whole", "long", "chunked", "204"],
+)
+async def test_websocket_that_is_declined_by_a_success(stage: Stage, answer: bytes) -> None:
+    """A 2xx would tell the client that the tunnel is open (RFC 8441 § 5). The endpoint is not blamed."""
+    worker = await stage.worker(answer)
+    await stage.serve(worker)
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    declined = await client.answer(client.begin(WEBSOCKET))
+    assert (declined.status, json.loads(declined.body)["error"]) == (501, "not_carried")
+    assert len(worker.requests) == 1
+    assert stage.outcomes() == {"abandoned": 1}
+    assert stage.cluster.counts.responses[501] == 1
+
+
+async def test_websocket_to_what_answers_itself(stage: Stage) -> None:
+    """A route's answer, and a probe: neither is a tunnel."""
+    await stage.serve(
+        await stage.worker(response(b"")), routes=[{"prefix": "/chat", "answer": {"body": "x"}}]
+    )
+    client = await http2_client(stage)
+    assert (await client.ask(path=b"/chat")).status == 200
+    for path in (b"/chat", b"/-/live"):
+        pairs = tuple((name, path if name == b":path" else value) for name, value in WEBSOCKET)
+        assert (await client.answer(client.begin(pairs))).status == 501
+
+
+async def test_websocket_to_a_worker_over_http2(stage: Stage) -> None:
+    """It gets the request without the offer, and an ordinary answer of it is none for the client."""
+    await serve_plays(stage, hello)
+    client = await http2_client(stage)
+    await client.ask(path=b"/-/live")
+    assert (await client.answer(client.begin(WEBSOCKET))).status == 501
 
 
 async def slow_after_a_declined_websocket(stage: Stage, body: bytes) -> tuple[Http2Client, int]:

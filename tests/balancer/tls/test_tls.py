@@ -130,6 +130,24 @@ async def test_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None
     assert await names_of(stage, context, "a.b.example.org") == {"b.net", "c.net"}
 
 
+async def test_certificate_is_chosen_by_the_type_of_its_key(stage: Stage, shelf: Shelf) -> None:
+    """Clients that verify ECDSA or RSA alone get the first certificate of that type with the name, without SNI the one
+    with the names of the first certificate."""
+    ecdsa, rsa = shelf.pair(NAME, "b.net"), shelf.pair(NAME, is_rsa=True)
+    others = [shelf.pair(NAME), shelf.pair("b.net", "c.net", is_rsa=True)]
+    await stage.serve(await stage.worker(response()), tls={**ecdsa, "certificates": [rsa, *others]})
+    for authentication in ("ECDSA", "RSA"):
+        context = limited_to(shelf.client(), ssl.TLSVersion.TLSv1_2)
+        context.set_ciphers(f"ECDHE+a{authentication}")
+        assert await names_of(stage, context, NAME) == (
+            {NAME} if authentication == "RSA" else {NAME, "b.net"}
+        )
+        assert "b.net" in await names_of(stage, context, "b.net")
+    assert await names_of(stage, context, "c.net") == {"b.net", "c.net"}
+    context.check_hostname = False
+    assert await names_of(stage, context, "unknown") == {NAME}
+
+
 @pytest.mark.parametrize("is_required", [False, True])
 async def test_client_certificates(stage: Stage, shelf: Shelf, tmp_path: Path, is_required: bool) -> None:
     """A certificate of an unknown authority is refused; none is refused if one is required."""

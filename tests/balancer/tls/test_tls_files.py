@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "empty.pem").write_bytes(b"")
     (tmp_path / "binary.pem").write_bytes(bytes(range(256)))
     (tmp_path / "cut.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    Path(shelf.pair("r", is_rsa=True)["key"]).rename(tmp_path / "rsa.key")
     (tmp_path / "locked.key").write_bytes(encrypted_key(tmp_path / "a.key"))
     return tmp_path
 
@@ -74,6 +75,7 @@ BAD = """
 [tls]; certificate = "cut.pem"; key = "a.key" -> balancer.toml:2: tls.certificate: cut.pem NO_CERTIFICATE
 [tls]; certificate = "a.key"; key = "a.key" -> balancer.toml:2: tls.certificate: a.key NO_CERTIFICATE
 [tls]; certificate = "a.pem"; key = "b.pem" -> balancer.toml:3: tls.key: b.pem holds no private key in PEM
+[tls]; certificate = "a.pem"; key = "rsa.key" -> balancer.toml:3: tls.key: rsa.key is not the key of a.pem
 [tls]; certificate = "a.pem" -> balancer.toml:1: tls.key: a.pem holds no private key in PEM
 PAIR; min_version = "1.1" -> balancer.toml:4: tls.min_version: input should be '1.2' or '1.3', got '1.1'
 PAIR; client_certificate_fields = "leaf" -> balancer.toml:4: tls.client_certificate_fields: needs client_ca
@@ -110,7 +112,7 @@ MEANT = {
 )
 def test_check_and_serve_name_an_expired_certificate(tmp_path: Path, table: str, key: str) -> None:
     """With the file and the time; a valid one beside it is not named."""
-    pairs = [Shelf(tmp_path).pair("a.org", is_expired=is_expired) for is_expired in (True, False)]
+    pairs = [Shelf(tmp_path).pair(f"{number}.org", is_expired=number == 0) for number in range(2)]
     expired, valid = ("{{ certificate = '{certificate}', key = '{key}' }}".format(**pair) for pair in pairs)
     texts = {
         "tls": f"tls = {expired}\n",
@@ -129,6 +131,23 @@ def test_check_and_serve_name_an_expired_certificate(tmp_path: Path, table: str,
     said, refused = run_in_process(main, "balancer", "serve", "--config", str(path)).stderr.splitlines()
     assert said == f"balancer: {warnings[0].removeprefix('warning: ')}"
     assert "cannot use 192.0.2.1:1" in refused
+
+
+def test_check_names_a_certificate_that_is_never_used(tmp_path: Path) -> None:
+    """Those before it have its names, and keys of its type; one with a key of another type is used."""
+    shelf = Shelf(tmp_path)
+    pairs = [shelf.pair("a.org", "b.org"), shelf.pair("b.org", is_rsa=True), shelf.pair("a.org")]
+    lines = ["{{ certificate = '{certificate}', key = '{key}' }}".format(**pair) for pair in pairs]
+    path = write_config(tmp_path, f"tls.certificates = [{', '.join(lines)}]\n")
+    warnings = [
+        line
+        for line in run_in_process(main, "balancer", "check", str(path)).stdout.splitlines()
+        if "never" in line
+    ]
+    assert warnings == [
+        f"warning: tls.certificates.2.certificate: {pairs[2]['certificate']} is never used: "
+        "others before it have its names"
+    ]
 
 
 def write_config(folder: Path, text: str) -> Path:

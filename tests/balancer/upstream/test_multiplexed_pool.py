@@ -38,6 +38,8 @@ from tests.support.wire import Wire, get, post
 class RecordingWaiter:
     """A `LeaseWaiter` that records its calls and leases again `times` times."""
 
+    needs_own = False
+
     def __init__(self, pool: MultiplexedPool, times: int = 0) -> None:
         self.heard: list[UpstreamRequest | ConnectFailed] = []
         self._pool = pool

@@ -35,6 +35,8 @@ def numbered(go: asyncio.Event) -> Script:
 class Waiter:
     """A `LeaseWaiter` that keeps what it gets."""
 
+    needs_own = False
+
     def __init__(self) -> None:
         self.got: list[UpstreamRequest] = []
 

@@ -112,6 +112,20 @@ async def test_chunked_body(stage: Stage, begin: Begin) -> None:
     assert values(plays[0].fields, b"content-length") == []
 
 
+async def test_body_behind_an_expectation(stage: Stage, begin: Begin, transport: str) -> None:
+    """The worker sends no 100, and the client does not wait for it any longer (RFC 9110 § 10.1.1). aiohttp cannot pass
+    the expectation on; the client gets a 100 of the balancer."""
+    plays = await begin(echo)
+    client = await stage.sending(post(b"body", b"Expect: 100-continue").removesuffix(b"body"))
+    if transport == "aiohttp":
+        assert (await client.head()).status == 100
+    else:
+        await stage.eventually(lambda: plays)
+    await client.send(b"body")
+    assert (await client.response()).body == b"body"
+    assert values(plays[0].fields, b"expect") == [b"100-continue"][transport == "aiohttp" :]
+
+
 @pytest.mark.parametrize("method", [b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"REPORT"])
 async def test_any_method_with_a_body(stage: Stage, begin: Begin, method: bytes) -> None:
     plays = await begin(echo)

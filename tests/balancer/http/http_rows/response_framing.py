@@ -212,13 +212,18 @@ BODILESS = under(
         good("head-with-body", "RFC 9110 § 9.3.2", length(b"2"), b"", sent=HEAD, last="fin"),
         bodiless("status-204", "RFC 9110 § 15.3.5", lines(b"HTTP/1.1 204 No Content"), 204),
         bodiless(
-            "status-204-with-length", "RFC 9110 § 8.6", lines(b"HTTP/1.1 204 No", b"Content-Length: 0"), 204
+            "status-204-with-length",
+            "RFC 9110 § 8.6",
+            lines(b"HTTP/1.1 204 No", b"Content-Length: 0"),
+            204,
+            gets_not=(b"content-length",),
         ),
         bodiless(
             "status-204-with-body",
             "RFC 9110 § 15.3.5",
             lines(b"HTTP/1.1 204 No", TWO) + b"ok",
             204,
+            gets_not=(b"content-length",),
             last="fin",
         ),
         bodiless(
