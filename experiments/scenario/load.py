@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from experiments.recorded.instants import recorded
+from experiments.recorded.instants import quantum_of, recorded
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 from workers.durations import parse_duration
 
@@ -135,6 +135,14 @@ class Load(Model):
     def mean_rate(self) -> float:
         """Mean requests per second over the run; for mmpp the expected value. Reads the file of a replay."""
         return self.planned / self.duration
+
+    @property
+    def recorded_duration(self) -> float:
+        """`duration` of a replay, which ends with its record: one mean interval after the last request."""
+        instants = recorded(self.file or "")
+        last = float(instants[-1])
+        end = last + max(quantum_of(self.file or ""), last / max(1, len(instants) - 1))
+        return min(self.duration, end or self.duration)
 
     @property
     def planned(self) -> int:

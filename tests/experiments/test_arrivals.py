@@ -125,7 +125,13 @@ def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
     )
     load = Load(mode="open", arrivals="replay", file=str(file), duration=5.0)
     assert first_instants(load, 1, 2.0).tolist() == [0.0, 3.0]
-    assert (load.planned, load.mean_rate) == (2, 0.4)
+    assert (load.planned, load.mean_rate, load.recorded_duration) == (2, 0.4, 5.0)
+    longer = load.model_copy(update={"duration": 600.0})
+    whole = load.model_copy(update={"duration": longer.recorded_duration})
+    assert (whole.duration, whole.planned) == (15.0, 3)
+    file.write_text("7\n", encoding="utf-8")
+    recorded.cache_clear()
+    assert longer.recorded_duration == 600.0
 
 
 @pytest.mark.parametrize(
