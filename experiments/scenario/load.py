@@ -29,14 +29,24 @@ KEYS: dict[Arrivals, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Keys that each kind of arrivals requires, and further ones that it reads."""
 
 
+RampRate = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+
+
 class Stage(Model):
     """A part of a load: `rate` for `duration` seconds, or from `rate` linearly to `to`."""
 
-    rate: Rate = Field(description="requests per second")
-    to: Rate | None = Field(default=None, description="rate at the end of the stage; None: the same")
+    rate: RampRate = Field(description="requests per second")
+    to: RampRate | None = Field(default=None, description="rate at the end of the stage; None: the same")
     duration: Annotated[
         Duration, BeforeValidator(lambda said: parse_duration(said) if isinstance(said, str) else said)
     ] = Field(description="seconds, or a text such as 2m")
+
+    @model_validator(mode="after")
+    def has_requests(self) -> Self:
+        """Check that the rate is above 0 at one end."""
+        if not self.expected:
+            raise ValueError("rate: must be above 0 at one end")
+        return self
 
     @property
     def end_rate(self) -> float:
