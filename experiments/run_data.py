@@ -77,7 +77,7 @@ class Kind(IntEnum):
     TIMEOUT = 3  # no complete answer within the scenario's timeout
     RESET = 4  # the connection broke, or the response was not HTTP
     UNFINISHED = 5  # the run was stopped while the request was open
-    ABANDONED = 6  # the client left; known from access logs only
+    ABANDONED = 6  # the client left; known from access logs and balancers only
 
 
 class Place(BaseModel):

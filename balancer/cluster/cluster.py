@@ -109,7 +109,8 @@ class RequestCounts:
     """Totals since the start.
 
     `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
-    reason, `responses` final responses to clients by status, `rpcs` those of gRPC by status code.
+    reason, `worker_errors` a worker's 5xx that a client got in full, `responses` final responses to clients by status,
+    `rpcs` those of gRPC by status code.
     """
 
     requests: int = 0
@@ -117,6 +118,7 @@ class RequestCounts:
     hedged: int = 0
     hedges_won: int = 0
     abandoned: int = 0
+    worker_errors: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     responses: list[int] = field(default_factory=lambda: [0] * STATUSES)
     rpcs: list[int] = field(default_factory=lambda: [0] * len(NAMES))

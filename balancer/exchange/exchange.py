@@ -437,6 +437,8 @@ class Exchange(ExchangeState):
                 status, stays = cause.status, self._send_error(cause)
         elif end is LEFT:
             cluster.counts.abandoned += 1
+        elif status >= 500:
+            cluster.counts.worker_errors += 1
         if status:
             cluster.counts.responses[status] += 1
         if end is WHOLE or end is ERROR:

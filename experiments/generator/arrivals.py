@@ -77,7 +77,7 @@ def staged(stages: Sequence[Stage], rng: Rng) -> Floats:
     """Poisson arrivals at the rate of one stage after another, with the expected number of arrivals.
 
     Drawn as by `stepped`. Within a stage the expected count is r·t + g·t²/2 with slope g; it is inverted by solving for
-    t, in the form of the quadratic that stays exact where the slope is small.
+    t, in the form of the quadratic that stays exact where the slope is small, and finite where the rate is 0.
     """
     begins = np.cumsum([0.0, *(stage.duration for stage in stages)])
     expected = np.cumsum([0.0, *(stage.expected for stage in stages)])
@@ -86,7 +86,7 @@ def staged(stages: Sequence[Stage], rng: Rng) -> Floats:
     rates = np.array([stage.rate for stage in stages])
     slopes = np.array([(stage.end_rate - stage.rate) / stage.duration for stage in stages])
     rate, slope, within = rates[number], slopes[number], draws - expected[number]
-    root = np.sqrt(np.maximum(rate**2 + 2 * slope * within, 0.0))
+    root = np.sqrt(np.maximum(rate**2 + 2 * slope * within, np.finfo(float).tiny))
     return np.asarray(np.minimum(begins[number] + 2 * within / (rate + root), begins[number + 1]))
 
 
@@ -103,7 +103,7 @@ def replay(load: Load, rng: Rng) -> Floats:
 
 
 KINDS: dict[Arrivals, Callable[[Load, Rng], Floats]] = {
-    "poisson": lambda load, rng: poisson(load.rate, load.planned, rng),
+    "poisson": lambda load, rng: poisson(load.mean_rate, load.planned, rng),
     "constant": lambda load, rng: constant(load.rate, load.planned),
     "burst": burst,
     "mmpp": mmpp,

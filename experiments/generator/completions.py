@@ -70,7 +70,7 @@ class CompletionRequest(InFlightRequest):
         self._tail = (self._tail + data)[-TAIL:]
 
     def answer_ended(self) -> None:
-        if self.kind is Kind.OK:
+        if self.kind is Kind.OK and not self._generator.is_late(self.number):
             usage = usage_in(self._tail)
             if usage is None:
                 self.kind = Kind.RESET
@@ -124,6 +124,10 @@ class CompletionGenerator(Generator):
         self._prompts = prompts
         self._address = f"{address[0]}:{address[1]}"
         self._name = name
+
+    def is_late(self, number: int) -> bool:
+        """Whether the first token of an answer came after the timeout."""
+        return self.ledger.first_byte_at[number] > self.ledger.scheduled_at[number] + self._timeout
 
     def head(self, number: int) -> bytes:
         """Bytes of a request, its body included. The session is quoted, as any text may be its name."""

@@ -60,7 +60,7 @@ class InFlightRequest:
     def answer_ended(self) -> None:
         if self._sender is not None:
             self._generator.connections.give_back(self._sender)
-        self.end(self.kind)
+        self.end(Kind.TIMEOUT if self._generator.is_late(self.number) else self.kind)
 
     def answer_failed(self) -> None:
         self.end(Kind.RESET)
@@ -156,6 +156,10 @@ class Generator:
         """Send a request by `sender`, and note when."""
         self.ledger.sent_at[number] = time.monotonic()
         sender.send(self.head(number), receiver)
+
+    def is_late(self, number: int) -> bool:
+        """Whether the answer that a request has now came after its timeout."""
+        return time.monotonic() > self.ledger.scheduled_at[number] + self._timeout
 
     def ended(self, number: int, kind: Kind) -> None:
         """Record the end of a request; in a closed loop, send the next one."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from experiments.recorded.instants import recorded
+from experiments.recorded.instants import quantum_of, recorded
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 from workers.durations import parse_duration
 
@@ -29,14 +29,24 @@ KEYS: dict[Arrivals, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Keys that each kind of arrivals requires, and further ones that it reads."""
 
 
+RampRate = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
+
+
 class Stage(Model):
     """A part of a load: `rate` for `duration` seconds, or from `rate` linearly to `to`."""
 
-    rate: Rate = Field(description="requests per second")
-    to: Rate | None = Field(default=None, description="rate at the end of the stage; None: the same")
+    rate: RampRate = Field(description="requests per second")
+    to: RampRate | None = Field(default=None, description="rate at the end of the stage; None: the same")
     duration: Annotated[
         Duration, BeforeValidator(lambda said: parse_duration(said) if isinstance(said, str) else said)
     ] = Field(description="seconds, or a text such as 2m")
+
+    @model_validator(mode="after")
+    def has_requests(self) -> Self:
+        """Check that the rate is above 0 at one end."""
+        if not self.expected:
+            raise ValueError("rate: must be above 0 at one end")
+        return self
 
     @property
     def end_rate(self) -> float:
@@ -135,6 +145,14 @@ class Load(Model):
     def mean_rate(self) -> float:
         """Mean requests per second over the run; for mmpp the expected value. Reads the file of a replay."""
         return self.planned / self.duration
+
+    @property
+    def recorded_duration(self) -> float:
+        """`duration` of a replay, which ends with its record: one mean interval after the last request."""
+        instants = recorded(self.file or "")
+        last = float(instants[-1])
+        end = last + max(quantum_of(self.file or ""), last / max(1, len(instants) - 1))
+        return min(self.duration, end or self.duration)
 
     @property
     def planned(self) -> int:

@@ -55,7 +55,11 @@ def overridden(scenario: Scenario, given: Overrides) -> Scenario:
     raw["entries"] = [entry.model_dump(mode="json") for entry in entries]
     labels = [entry.label for entry in entries]
     raw["baseline"] = scenario.baseline if scenario.baseline in labels else labels[0]
-    return checked(raw)
+    chosen = checked(raw)
+    if chosen.load.is_replay:
+        raw["load"]["duration"] = chosen.load.recorded_duration
+        chosen = checked(raw)
+    return chosen
 
 
 def present(values: dict[str, Any]) -> dict[str, Any]:

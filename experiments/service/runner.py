@@ -107,19 +107,17 @@ class ServiceRequest(InFlightRequest):
         self._was_repeated = False
 
     def answer_failed(self) -> None:
-        if self.has_ended or self._was_repeated or not self._may_be_repeated:
+        sender = self._sender
+        if self.has_ended or sender is None or not (sender.was_refused or self._may_be_repeated(sender)):
             super().answer_failed()
             return
-        self._was_repeated, self._sender = True, None
+        self._was_repeated |= not sender.was_refused
+        self._sender = None
         self._generator.connections.lease_new(self.depart, self.refused)
 
-    @property
-    def _may_be_repeated(self) -> bool:
-        sender = self._sender
-        if sender is None:
-            return False
-        has_idled = sender.has_died and sender.has_answered
-        return sender.was_refused or (has_idled and self._generator.request(self.number).method in IDEMPOTENT)
+    def _may_be_repeated(self, sender: Sender) -> bool:
+        has_idled = sender.has_died and sender.has_answered and not self._was_repeated
+        return has_idled and self._generator.request(self.number).method in IDEMPOTENT
 
 
 class ServiceGenerator(Generator):
@@ -127,8 +125,9 @@ class ServiceGenerator(Generator):
 
     A request counts as sent when the generator takes it up, so opening or waiting for a connection belongs to its
     service time. A request on a connection that the server closes while it is idle is sent once more on another, as
-    HTTP clients do (RFC 9112 section 9.3.1), if its method is idempotent; over HTTP/2 also any that GOAWAY says was not
-    processed. Which of several requests is sent is drawn by `seed`, so that all entries of a block send the same.
+    HTTP clients do (RFC 9112 section 9.3.1), if its method is idempotent; over HTTP/2, within the timeout, whenever
+    GOAWAY says that it was not processed. Which of several requests is sent is drawn by `seed`, so that all entries
+    of a block send the same.
     """
 
     flight = ServiceRequest

@@ -17,7 +17,7 @@ from experiments.scenario.service import Method
 from experiments.scenario.table import Model
 from experiments.service.target import Message, bytes_of, checked_body, parse_body, parse_field
 
-STAGE_FORM = "RATE:TIME or FROM-TO:TIME, separated by commas, such as 50:30s,50-200:1m"
+STAGE_FORM = "RATE:TIME or FROM-TO:TIME, above 0 at one end, separated by commas, such as 50:30s,0-200:1m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Traffic:
         if not self.stages:
             return {"rate": rate, "duration": duration, "arrivals": arrivals}
         return {
-            "rate": self.stages[0].rate,  # of the warm-up
+            "rate": self.stages[0].expected / self.stages[0].duration,  # of the warm-up
             "duration": sum(stage.duration for stage in self.stages),
             "arrivals": "stages",
             "stages": [stage.model_dump() for stage in self.stages],

@@ -211,6 +211,8 @@ def to_write(path: Path) -> Catalogue:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror}") from None
+    if path.is_dir():
+        raise BadInputError(f"{path}: is a directory")
     return opened(path, "rwc")
 
 

@@ -28,7 +28,8 @@ class LiveError(ExperimentError):
 @dataclass(frozen=True, slots=True)
 class MetricsReading:
     """One reading. `buckets` by endpoint; `policy` is the one in force, name and options, and `versions` are the paths
-    and versions of its files."""
+    and versions of its files. `errors` are requests that the balancer answered with an error, cut, or passed on as a
+    worker's 5xx; `abandoned` those whose client left."""
 
     at: float
     policy: dict[str, Any]
@@ -39,30 +40,29 @@ class MetricsReading:
     ratio: float
     fallback_picks: int = 0
     versions: tuple[tuple[str, str], ...] = ()
+    abandoned: int = 0
 
     @classmethod
     def of(cls, status: dict[str, Any], at: float) -> Self:
         """Parse the response of /-/latency; `at` in seconds. Raises `KeyError` and `TypeError` for another document."""
         policy = status["policy"]
-        worker_errors = sum(each["outcomes"]["error_status"] for each in status["endpoints"])
         return cls(
             at,
             policy["spec"],
             status["requests"],
-            sum(status["errors"].values()) + worker_errors,
+            sum(status["errors"].values()) + status["worker_errors"],
             {each["id"]: np.asarray(each["buckets"], dtype=np.int64) for each in status["endpoints"]},
             float(status["shortest"]),
             float(status["ratio"]),
             policy["fallback_picks"],
             tuple((file["path"], file["version"]) for file in policy.get("files", ())),
+            status["abandoned"],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsWindow:
-    """Difference of two readings. `answered` successes are in `by_endpoint`, as buckets; `errors` of `requests` are the
-    balancer's own errors or a worker's 5xx.
-    """
+    """Difference of two readings. `answered` successes are in `by_endpoint`, as buckets."""
 
     seconds: float
     requests: int
@@ -71,6 +71,7 @@ class MetricsWindow:
     by_endpoint: dict[str, Ints]
     shortest: float
     ratio: float
+    abandoned: int = 0
 
     @property
     def buckets(self) -> Ints:
@@ -88,9 +89,9 @@ class MetricsWindow:
         return int(sum(counts.sum() for counts in self.by_endpoint.values()))
 
     @property
-    def ended(self) -> int:
-        """Number of requests that ended, well or not."""
-        return self.answered + self.errors
+    def failed(self) -> int:
+        """Number of requests that ended without success; no response that its client did not wait for is one."""
+        return self.errors + self.abandoned
 
     @property
     def rate(self) -> float:
@@ -99,8 +100,8 @@ class MetricsWindow:
 
     @property
     def error_share(self) -> float:
-        """Share (0..1) of requests that ended in an error."""
-        return self.errors / self.requests if self.requests else 0.0
+        """Share (0..1) of requests that failed."""
+        return self.failed / self.requests if self.requests else 0.0
 
     def quantile(self, q: float) -> float:
         """Latency in seconds that a share `q` (0..1) of the successes did not exceed; nan without successes."""
@@ -121,17 +122,17 @@ def between(earlier: MetricsReading, later: MetricsReading) -> MetricsWindow:
     nothing = np.zeros(len(next(iter(later.buckets.values()), ())), dtype=np.int64)
     grown = {id_: counts - earlier.buckets.get(id_, nothing) for id_, counts in later.buckets.items()}
     requests, errors = later.requests - earlier.requests, later.errors - earlier.errors
-    left = earlier.buckets.keys() - later.buckets.keys()
-    if requests < 0 or (errors < 0 and not left) or any((counts < 0).any() for counts in grown.values()):
+    if requests < 0 or errors < 0 or any((counts < 0).any() for counts in grown.values()):
         raise LiveError("the balancer's counters have shrunk: it was restarted, or an endpoint was replaced")
     return MetricsWindow(
         later.at - earlier.at,
         requests,
-        max(0, errors),
+        errors,
         later.fallback_picks - earlier.fallback_picks,
         grown,
         later.shortest,
         later.ratio,
+        later.abandoned - earlier.abandoned,
     )
 
 

@@ -70,7 +70,7 @@ def window_in_words(window: MetricsWindow) -> str:
 
 
 def run_of(scenario: LiveScenario, planned: PlannedRun, window: MetricsWindow) -> Run:
-    """The window as a run: rows for the successes of each endpoint by bucket, and one for the failures."""
+    """The window as a run: rows for the successes of each endpoint by bucket, and one for each kind of failure."""
     policy = scenario.entry(planned.label).policy.model_dump()
     status, samples = status_of(policy, window), samples_of(window)
     silent = () if samples.requests else (f"{INTERRUPTED}: no request ended",)
@@ -96,14 +96,15 @@ def run_of(scenario: LiveScenario, planned: PlannedRun, window: MetricsWindow) -
 def samples_of(window: MetricsWindow) -> Samples:
     """Rows of the window, whose latencies are spread evenly over the logarithm of their bucket."""
     rows = [
-        (latency, count, endpoint)
+        (latency, count, endpoint, Kind.OK)
         for endpoint, counts in enumerate(window.by_endpoint.values())
         for bucket in np.flatnonzero(counts)
         for latency, count in spread(window, int(bucket), int(counts[bucket]))
     ]
-    failures = [(np.nan, window.errors, -1)] if window.errors else []
-    table = np.array([*rows, *failures], dtype=np.float64).reshape(-1, 3)
-    latency, (weight, worker) = table[:, 0].copy(), table[:, 1:].T.astype(np.int64)
+    ends = ((window.errors, Kind.ERROR_STATUS), (window.abandoned, Kind.ABANDONED))
+    failures = [(np.nan, count, -1, kind) for count, kind in ends if count]
+    table = np.array([*rows, *failures], dtype=np.float64).reshape(-1, 4)
+    latency, (weight, worker, kind) = table[:, 0].copy(), table[:, 1:].T.astype(np.int64)
     zeros = np.zeros(len(latency))
     none = np.zeros(len(latency), dtype=np.int64)
     return Samples(
@@ -112,7 +113,7 @@ def samples_of(window: MetricsWindow) -> Samples:
         first_byte_at=zeros + np.nan,
         ended_at=latency,
         status=none,
-        kind=np.where(worker < 0, int(Kind.ERROR_STATUS), int(Kind.OK)),
+        kind=kind,
         worker=worker,
         region=np.minimum(worker, 0),
         sequence=np.arange(len(latency)),

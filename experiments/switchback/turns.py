@@ -136,8 +136,8 @@ class PolicyTurns:
         if self._expected and reading.policy != self._expected:
             self._is_ours = False
             raise LiveError(
-                f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
-                "measured after it counts"
+                f"a reload or another client has applied '{reading.policy['name']}'; it was left as it is, and "
+                "nothing measured after it counts"
             )
         for path, version in reading.versions:
             before = self._versions.setdefault(path, version)

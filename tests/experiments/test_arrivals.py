@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from experiments.errors import BadInputError
 from experiments.generator.arrivals import closed, first_instants, poisson, requests_of
 from experiments.recorded.instants import recorded
-from experiments.scenario.load import Load
+from experiments.scenario.load import Load, Stage
 
 OPEN: dict[str, Any] = {"mode": "open", "rate": 100.0, "duration": 100.0}
 STAGES: Any = (
@@ -125,7 +125,30 @@ def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
     )
     load = Load(mode="open", arrivals="replay", file=str(file), duration=5.0)
     assert first_instants(load, 1, 2.0).tolist() == [0.0, 3.0]
-    assert (load.planned, load.mean_rate) == (2, 0.4)
+    assert (load.planned, load.mean_rate, load.recorded_duration) == (2, 0.4, 5.0)
+    longer = load.model_copy(update={"duration": 600.0})
+    whole = load.model_copy(update={"duration": longer.recorded_duration})
+    assert (whole.duration, whole.planned) == (15.0, 3)
+    file.write_text("7\n", encoding="utf-8")
+    recorded.cache_clear()
+    assert longer.recorded_duration == 600.0
+
+
+def test_a_ramp_may_begin_and_end_at_no_request() -> None:
+    """A quarter of its requests come in the half of the time in which the rate is low; none in a gap."""
+    up, down = Stage(rate=0.0, to=100.0, duration=40.0), Stage(rate=100.0, to=0.0, duration=40.0)
+    load = Load(mode="open", arrivals="stages", stages=(up, down), duration=80.0)
+    instants = first_instants(load, 3, 1.0)
+    assert len(instants) == load.planned == 4000
+    assert between(instants, 0, 20) == pytest.approx(500, rel=0.1)
+    assert between(instants, 60, 80) == pytest.approx(500, rel=0.1)
+    assert np.isfinite(instants).all()
+
+
+def test_a_run_of_few_requests_has_them_within_its_duration() -> None:
+    """Rounded to one: it is due in this second, not somewhere in the ten that one takes on average."""
+    load = Load(mode="open", rate=0.1, duration=1.0)
+    assert all(first_instants(load, seed, 1.0)[0] <= 1.0 for seed in range(20))
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,11 @@ async def test_an_answer_that_is_not_whole_has_failed(pieces: list[bytes], kind:
     assert (found.output_tokens[0], found.cached_tokens[0]) == (0, 0)
 
 
-async def test_the_limit_is_on_the_first_token() -> None:
+async def test_the_limit_is_on_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [HEAD + chunked(TOKENS[:1]), *(chunked([token]) for token in TOKENS[1:] * 3)]
     slow.append(chunked(CLOSING) + b"0\r\n\r\n")
     assert (await samples_of(slow, timeout=0.4)).kind[0] == Kind.OK
     assert (await samples_of([HEAD, b"", b"", b"", b"", b"", b"", b""], timeout=0.4)).kind[0] == Kind.TIMEOUT
+    monkeypatch.setattr("experiments.generator.generator.SWEEP", 60.0)
+    found = await samples_of([HEAD, b"", chunked(TOKENS + CLOSING) + b"0\r\n\r\n"], timeout=0.1)
+    assert (found.kind[0], found.output_tokens[0]) == (Kind.TIMEOUT, 0)

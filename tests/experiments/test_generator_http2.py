@@ -143,6 +143,17 @@ async def test_requests_that_goaway_names_unprocessed_are_sent_again(url_of: Url
     assert len(server.requests) > 12
 
 
+async def test_an_unprocessed_request_is_sent_again_as_often_as_it_takes(url_of: Url) -> None:
+    """RFC 9113 section 8.7: five connections in a row process nothing."""
+
+    def later(connection: H2Connection, stream: int, request: Request) -> bytes:
+        is_refused = server.connections < 7  # one to learn the address
+        return GoAwayFrame(0).serialize() if is_refused else ok(connection, stream, request)
+
+    server = Http2Server(later)
+    assert await sent(await url_of(server.serve), 6, messages=[Message("POST", (), b"")]) == [Kind.OK] * 6
+
+
 async def test_a_connection_that_breaks_fails_its_requests(url_of: Url) -> None:
     async def breaks(wire: Wire) -> None:
         connection = asyncio.ensure_future(Http2Server(nothing).serve(wire))

@@ -188,6 +188,27 @@ def test_a_policy_that_fails_more_requests_is_not_ahead(tmp_path: Path) -> None:
     assert entries["slow"].goodput == 1.0
 
 
+def test_a_policy_whose_clients_leave_is_not_ahead(tmp_path: Path) -> None:
+    """Twice as fast for those that wait for it: a request whose client left is no success, and the rail sees it."""
+    balancer = MadeUpBalancer()
+    balancer.left_share["fast"] = 0.3
+    summary = evaluate(balancer, tmp_path, 10, rails=(None, 0.5))
+    assert (summary.comparisons[0].standing, summary.verdict.winner) == ("behind", "slow")
+    assert errors_by_kind(load_results(tmp_path).runs_of("fast")).keys() == {"abandoned"}
+    with pytest.raises(RailBroken, match=r"of requests failed, more than 2\.0%"):
+        evaluate(balancer, tmp_path / "again", 4)
+
+
+async def test_requests_are_counted_and_not_attempts() -> None:
+    """A worker's 5xx counts where a client got it: the balancer's attempts, all errors here, were retried."""
+    balancer = MadeUpBalancer()
+    before = MetricsReading.of(await balancer.latency(), balancer.now())
+    await balancer.sleep(1)
+    document = await balancer.latency() | {"worker_errors": 3}
+    window = between(before, MetricsReading.of(document, balancer.now()))
+    assert (window.requests, window.failed) == (200, 3)
+
+
 def test_failures_of_a_window_count_as_the_deadline() -> None:
     """Nine answers of 1 s and a failure: the last tenth is the deadline."""
     run = run_of(SCENARIO, PLANNED, between(reading([], 0.0), reading([1.0] * 9, 10.0, 10, 1)))
@@ -305,7 +326,7 @@ def test_a_policy_applied_by_another_client_is_kept(tmp_path: Path) -> None:
             balancer.policy = {"name": "theirs"}
 
     balancer.sleeping = meddle
-    with pytest.raises(LiveError, match="'theirs'"):
+    with pytest.raises(LiveError, match=r"^a reload or another client has applied 'theirs'"):
         evaluate(balancer, tmp_path, 4)
     assert balancer.policy == {"name": "theirs"}
 

@@ -142,6 +142,21 @@ async def test_failures_are_recorded_by_kind(start_server: StartServer) -> None:
     assert samples.latency[3] >= 0.2
 
 
+async def test_an_answer_after_the_timeout_is_a_failure(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it comes before the next sweep for requests that are overdue."""
+    monkeypatch.setattr("experiments.generator.generator.SWEEP", 60.0)
+
+    async def late(number: int, head: bytes) -> bytes:
+        await asyncio.sleep(0.1)
+        return response(503 if number else 200)
+
+    samples = await drive(await start_server(late), [0.0] * 3, 3, timeout=0.05)
+    assert samples.kind.tolist() == [Kind.TIMEOUT] * 3
+    assert sorted(samples.status) == [200, 503, 503]
+
+
 async def test_requests_to_a_vanished_server_are_failures(start_server: StartServer) -> None:
     """Every request has an end."""
     address = await start_server(lambda number, head: asyncio.sleep(0, None))

@@ -383,7 +383,7 @@ def test_request_on_a_closed_idle_connection_is_sent_again(server: Server) -> No
         (("x=http://a/", "x=http://b/"), "'x' names two"),
         (("http://127.0.0.1:9/", "--connections", "0"), "'--connections'"),
         (("http://a/", "--stages", "50"), "--stages: must be RATE:TIME or FROM-TO:TIME"),
-        (("http://a/", "--stages", "50:1s,0-9:1s"), "--stages: must be RATE:TIME or FROM-TO:TIME"),
+        (("http://a/", "--stages", "50:1s,0:1s"), "RATE:TIME or FROM-TO:TIME, above 0 at one end, separated"),
         (("http://a/", "--stages", "50:1s", "--rate", "9"), "--rate: the stages have their own"),
         (("http://a/", "--stages", "5-50000:1s"), "--stages: at most 10,000 requests per second, got 50000"),
         (("http://a/", "--otlp", "collector:4318"), "--otlp: must be http://"),

@@ -123,6 +123,7 @@ class MadeUpUnit(ScriptedWorker):
         endpoint = {"id": "a", "buckets": list(Histogram().counts), "outcomes": {"error_status": 0}}
         policy = {"name": self._policy["name"], "spec": self._policy, "fallback_picks": 0}
         counters = {"shortest": SHORTEST, "ratio": RATIO, "requests": 0, "errors": {}}
+        counters |= {"worker_errors": 0, "abandoned": 0}
         return response(json.dumps({**counters, "policy": policy, "endpoints": [endpoint]}).encode())
 
 

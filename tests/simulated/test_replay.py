@@ -45,6 +45,14 @@ def replay(folder: Path, seed: int, count: int, policy: str, other: str) -> str:
     return str(folder / "replay.toml")
 
 
+def test_a_record_that_cannot_be_read_ends_the_command_before_anything_is_written(tmp_path: Path) -> None:
+    """So that the corrected command may have the same --out."""
+    file, out = replay(tmp_path, 1, 200, "round-robin", "dynamo"), tmp_path / "a"
+    (tmp_path / "log.jsonl").write_text("1.0\nsoon\n")
+    done = run_in_process(cli, "experiments", "run", file, "--simulated", "--out", str(out))
+    assert (done.returncode, "line 2: 'soon'" in done.stderr, out.exists()) == (2, True, False)
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_blocks_alike_are_no_evidence(tmp_path: Path) -> None:
     """Policies without chance: every block is the same, and the interval is that over parts of the record."""
@@ -56,6 +64,9 @@ def test_blocks_alike_are_no_evidence(tmp_path: Path) -> None:
     assert "Every block replays the same record" in done.stdout
     summary = json.loads((out / "summary.json").read_text())
     assert len({run["mean"] for run in summary["runs"] if run["label"] == "other"}) == 1
+    first = summary["runs"][0]  # the record is shorter than the scenario's duration
+    assert first["requests"] == 200
+    assert first["offered_rate"] == pytest.approx(first["achieved_rate"], rel=0.02)
     (found,) = (one["interval"] for one in summary["comparisons"] if one["measure"] == "mean")
     assert found["high"] / found["low"] > 1.1
     means = {run["label"]: run["mean"] for run in summary["runs"]}

@@ -64,6 +64,11 @@ def test_catalogue_is_read_where_nothing_can_be_written_beside_it(tmp_path: Path
         catalogues.to_read(path)
 
 
+def test_a_directory_is_no_catalogue(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="is a directory"):
+        catalogues.to_write(tmp_path)
+
+
 def test_catalogues_are_equal_whichever_host_computed_them(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite")
     altered(two, "UPDATE computations SET seconds = 99, host = 'elsewhere', tries = 3")

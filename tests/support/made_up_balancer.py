@@ -20,11 +20,12 @@ class MadeUpBalancer(LiveBalancer):
         self.at = 0.0
         self.policy: dict[str, Any] = {"name": "old"}
         self.histogram = Histogram()
-        self.requests = self.failed = 0
+        self.requests = self.failed = self.left = 0
         self.put: list[dict[str, Any]] = []
         self.files: list[dict[str, str]] = []
         self.means: dict[str, float] = {"old": 0.1, "slow": 0.12, "fast": 0.06}
         self.error_share: dict[str, float] = {}
+        self.left_share: dict[str, float] = {}  # of requests whose client leaves
         self.sleeping: Callable[[], None] = lambda: None
         self._rng = np.random.default_rng(5)
 
@@ -40,6 +41,8 @@ class MadeUpBalancer(LiveBalancer):
             self.requests += 1
             if self._rng.random() < self.error_share.get(name, 0.0):
                 self.failed += 1
+            elif self._rng.random() < self.left_share.get(name, 0.0):
+                self.left += 1
             else:
                 self.histogram.record(float(seconds_taken))
 
@@ -50,9 +53,15 @@ class MadeUpBalancer(LiveBalancer):
             "ratio": RATIO,
             "requests": self.requests,
             "errors": {"timeout": self.failed},
+            "worker_errors": 0,
+            "abandoned": self.left,
             "policy": {"name": name, "spec": self.policy, "fallback_picks": 0, "files": self.files},
             "endpoints": [
-                {"id": "a", "buckets": list(self.histogram.counts), "outcomes": {"error_status": 0}}
+                {
+                    "id": "a",
+                    "buckets": list(self.histogram.counts),
+                    "outcomes": {"error_status": self.requests},  # of attempts, all retried
+                }
             ],
         }
 

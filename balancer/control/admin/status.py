@@ -314,7 +314,8 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return /-/latency: integer counts since the start, which only grow.
 
     Bucket 0 holds latencies up to `shortest` seconds; the upper bound of each further bucket is `ratio` times the one
-    before, and the last bucket has all longer ones.
+    before, and the last bucket has all longer ones. A request that failed is in one of `errors`, `worker_errors` and
+    `abandoned`; `outcomes` are those of attempts, retried ones included.
     """
     cluster = control_plane.cluster
     clusters = [{"name": name, **latency_status(plane)} for name, plane in control_plane.named.items()]
@@ -323,6 +324,8 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
         "ratio": RATIO,
         "requests": cluster.counts.requests,
         "errors": dict(cluster.counts.errors),
+        "worker_errors": cluster.counts.worker_errors,
+        "abandoned": cluster.counts.abandoned,
         "policy": policy_status(control_plane, raw),
         "endpoints": [
             {

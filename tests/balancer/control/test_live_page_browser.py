@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ async def tab() -> AsyncIterator[Tab]:
         assert next(iter(hosts)).startswith("127.0.0.1:")
 
 
-async def watched(start: Start, stage: Stage, *, token: str = "", number: int = 2) -> tuple[Program, str]:
+async def watched(
+    start: Start, stage: Stage, *, token: str = "", number: int = 2, others: Sequence[str] = ()
+) -> tuple[Program, str]:
     """A balancer with the page on an address of its own."""
     those = [await stage.worker(response()) for _ in range(number)]
     [port] = free_ports(1)
@@ -46,7 +48,7 @@ async def watched(start: Start, stage: Stage, *, token: str = "", number: int = 
     if token:
         program = await start(*workers(*those), BALANCER_ADMIN__LISTEN=listen, BALANCER_ADMIN__TOKEN=token)
         return program, url
-    return await start(*workers(*those), BALANCER_ADMIN__LISTEN=listen), url
+    return await start(*workers(*those), *others, BALANCER_ADMIN__LISTEN=listen), url
 
 
 def shown(number: int) -> str:
@@ -166,11 +168,12 @@ async def test_endpoint_drained_by_keyboard(start: Start, stage: Stage, tab: Tab
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_page_fits_the_window(start: Start, stage: Stage, tab: Tab, width: int, dark: bool) -> None:
-    """No horizontal scrolling, landmarks and table roles, and text with the contrast of WCAG AA."""
-    _, url = await watched(start, stage)
+    """No horizontal scrolling, also with a long id, landmarks and table roles, and the contrast of WCAG AA."""
+    port = (await stage.worker(response())).port
+    _, url = await watched(start, stage, others=["--worker", f"{'r' * 58}=http://127.0.0.1:{port}"])
     await tab.show(width, dark=dark)
     await tab.open(url)
-    await tab.eventually("document.querySelectorAll('tr.endpoint').length === 2")
+    await tab.eventually("document.querySelectorAll('tr.endpoint').length === 3")
     assert await tab.value("document.documentElement.scrollWidth") <= width
     assert await tab.value("matchMedia('(prefers-color-scheme: dark)').matches") is dark
     tree = (await tab.ask("Accessibility.getFullAXTree"))["nodes"]

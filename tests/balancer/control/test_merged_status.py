@@ -103,6 +103,7 @@ async def test_latency_buckets_are_summed(stage: Stage) -> None:
     one = json.loads(json.dumps(latency_status(stage.control_plane)))
     whole = merged([one, one])
     assert (whole["requests"], whole["errors"], whole["shortest"], whole["ratio"]) == (6, {}, 1e-4, 1.1)
+    assert (whole["worker_errors"], whole["abandoned"]) == (0, 0)
     assert whole["policy"]["spec"] == {"name": "region-aware", "margin": 2}
     assert (whole["policy"]["name"], whole["policy"]["options"]) == ("region-aware", {"margin": 2})
     (endpoint,) = whole["endpoints"]
