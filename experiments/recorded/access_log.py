@@ -22,6 +22,7 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
+from experiments.recorded.packed import LONGEST_LINE
 from experiments.run_data import Kind
 
 KINDS = {
@@ -49,9 +50,6 @@ NEEDED = (
 COMBINED = re.compile(r"\S+ \S+ \S+ \[[^]]*\] \"")
 """Beginning of a line in the combined format of nginx and Apache."""
 NAN = float("nan")
-
-LONGEST_LINE = 8 << 20
-"""Limit in characters; a balancer writes at most some thousand."""
 
 MAX_PHASE_S = 1e7
 """Limit on the duration of a phase in seconds."""

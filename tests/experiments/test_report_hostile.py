@@ -16,7 +16,8 @@ import pytest
 from balancer.control.admin.page.document import digest
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
+from experiments.recorded.access_log import MOST_ENDPOINTS, MOST_POLICIES, read_log
+from experiments.recorded.packed import LONGEST_LINE
 from experiments.report.document import Document, Picture, Section, chart_script, to_html, to_markdown
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table

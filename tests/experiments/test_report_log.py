@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import math
@@ -222,6 +223,21 @@ def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None
     assert tables[0].rows[0][1].text == str(len(names))
     assert "Of what went well only a share of 0.5 was logged" in page
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_compressed_log(tmp_path: Path, is_piped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotated logs are."""
+    log, out = tmp_path / "access.log.1", tmp_path / "out"
+    log.write_bytes(gzip.compress((GOOD * 3).encode()))
+    with log.open(encoding="ascii") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        done = run_in_process(cli, "experiments", "report", "-" if is_piped else str(log), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "3 requests from" in (out / "report.md").read_text(encoding="utf-8")
+    log.write_bytes(log.read_bytes()[:-9])
+    assert "access.log.1: cannot be read: damaged" in complaint(cli, "experiments", "report", str(log))
 
 
 # --- the programs together
