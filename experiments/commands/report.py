@@ -154,8 +154,8 @@ def report_log(file: Path, out: Path | None) -> int:
     with console.status("Drawing the report"):
         tables = write_log_report(log, directory, command_line())
     console.print(terminal_table(tables[0], console.width))
-    if log.unreadable_in_words:
-        console.print(Text(log.unreadable_in_words, style="yellow"))
+    for words in filter(None, (log.unreadable_in_words, log.sampled_in_words)):
+        console.print(Text(words, style="yellow"))
     console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
     return 0
 

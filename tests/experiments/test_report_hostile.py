@@ -220,7 +220,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "a long number": (line(service=10**400), "service: must be a number of seconds"),
     "a negative time": (line(service=-1.0), "service: must be a number of seconds"),
     "a flag": (line(total=True), "total: must be a number of seconds"),
-    "a share of none": (line(sample=10**400), "sample: must be above 0"),
+    "a share of none": (line(sample=10**400), "sample: must be from 1e-9 to 1"),
     "deep": ('{"a":' * 100_000 + "\n", "is not JSON"),
     "deep lists": ('{"a":' + "[" * 100_000 + "\n", "is not JSON"),
     "long": ("x" * (LONGEST_LINE + 1), "is longer than 8 MiB"),
