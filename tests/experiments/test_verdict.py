@@ -447,6 +447,20 @@ def test_an_entry_alone_that_fails_or_is_short(changes: dict[str, Any], said: st
     assert said in alone(1, **{**steady, **changes}).headline
 
 
+def test_an_entry_alone_that_fails_in_some_runs() -> None:
+    """The median of those is the deadline: it is nothing that requests took, nor is a mean over the runs."""
+    scenario = scenario_of(("round-robin",))
+    scenario = scenario.model_copy(update={"entries": scenario.entries[:1]})
+    failed = {"ko": 1000, "p50": scenario.timeout, "p99": scenario.timeout, "mean": scenario.timeout}
+    runs = [replace(run, **failed if run.block else {}) for run in runs_of({"round-robin": 0.4}, blocks=3)]
+    runs = [run for run in runs if run.label == "round-robin"]
+    headline = verdict_of(runs, scenario).headline
+    assert (
+        headline
+        == "round-robin: 33.3 answers per second, 2\u202f000 of 3\u202f000 (67\u00a0%) requests failed"
+    )
+
+
 def test_an_entry_alone_whose_runs_are_invalid_has_no_result() -> None:
     """It says why, and what helps."""
     verdict = alone(1, valid=False, invalid_reasons=(LATE,))
