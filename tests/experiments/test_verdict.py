@@ -451,7 +451,12 @@ def test_an_entry_alone_that_fails_in_some_runs() -> None:
     """The median of those is the deadline: it is nothing that requests took, nor is a mean over the runs."""
     scenario = scenario_of(("round-robin",))
     scenario = scenario.model_copy(update={"entries": scenario.entries[:1]})
-    failed = {"ko": 1000, "p50": scenario.timeout, "p99": scenario.timeout, "mean": scenario.timeout}
+    failed: dict[str, Any] = {
+        "ko": 1000,
+        "p50": scenario.timeout,
+        "p99": scenario.timeout,
+        "mean": scenario.timeout,
+    }
     runs = [replace(run, **failed if run.block else {}) for run in runs_of({"round-robin": 0.4}, blocks=3)]
     runs = [run for run in runs if run.label == "round-robin"]
     headline = verdict_of(runs, scenario).headline
