@@ -179,7 +179,7 @@ class Samples:
         return len(self.sequence)
 
     def rows(self, chosen: Ints | Flags) -> Samples:
-        return Samples(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+        return type(self)(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
     @property
     def requests(self) -> int:

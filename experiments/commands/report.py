@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from io import TextIOWrapper
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, cast
 
 import click
 from rich.console import Console
@@ -16,11 +15,12 @@ from rich.progress import Progress
 from rich.text import Text
 
 from experiments.commands.options import GRID, MEASURE, PARQUET, command_line, new_directory, require_none
-from experiments.errors import BadInputError
 from experiments.platform.printable import printable
 from experiments.platform.terminal import console_here, make_directory, print_verdict
 
 if TYPE_CHECKING:
+    from io import RawIOBase
+
     from experiments.report.access_log import LogRuns
 
 EPILOG = """\b
@@ -30,7 +30,7 @@ Examples:
   experiments report results/first.sqlite --measure p50       the policy matrix of a sweep
   experiments report results/matrix.sqlite --measured results/steady --measured results/regions
   experiments report access.log                 real traffic, into results/log-access-…
-  zcat access.log.*.gz | experiments report - --out results/monday
+  cat access.log.*.gz | experiments report - --out results/monday     compressed or not
 
 \b
 The log is written by a balancer that is configured to:
@@ -154,34 +154,30 @@ def report_log(file: Path, out: Path | None) -> int:
     with console.status("Drawing the report"):
         tables = write_log_report(log, directory, command_line())
     console.print(terminal_table(tables[0], console.width))
-    if log.unreadable_in_words:
-        console.print(Text(log.unreadable_in_words, style="yellow"))
+    for words in filter(None, (log.unreadable_in_words, log.sampled_in_words)):
+        console.print(Text(words, style="yellow"))
     console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
     return 0
 
 
 def load(file: Path, console: Console) -> LogRuns:
     """Read the log, with a progress bar on a terminal. Raises `BadInputError`."""
-    from experiments.recorded.access_log import LONGEST_LINE, read_log
+    from experiments.recorded.access_log import read_log
+    from experiments.recorded.packed import reading, text_lines
     from experiments.report.access_log import log_runs
 
     name = "standard input" if str(file) == "-" else str(file)
-    try:
-        with opened(file, console) as lines:
-            pieces = iter(partial(lines.readline, LONGEST_LINE + 1), "")
-            columns = read_log(pieces, name)
-    except OSError as error:
-        raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
+    with reading(f"{name}:"), opened(file, console) as raw:
+        columns = read_log(text_lines(raw, "ascii"), name)  # a log is ASCII
     return log_runs(columns, name if str(file) == "-" else printable(file.name))
 
 
 @contextmanager
-def opened(file: Path, console: Console) -> Iterator[TextIOWrapper]:
-    """Lines of the file, with a progress bar. A log is ASCII; other bytes are replaced."""
+def opened(file: Path, console: Console) -> Iterator[BufferedReader]:
+    """The bytes of the file, with a progress bar."""
     if str(file) == "-":
-        yield TextIOWrapper(sys.stdin.buffer, encoding="ascii", errors="replace")
+        yield cast("BufferedReader", sys.stdin.buffer)
         return
     progress = Progress(console=console, transient=True, disable=not console.is_terminal)
     with progress, progress.open(file, "rb", description="Reading") as raw:
-        stream: BinaryIO = raw
-        yield TextIOWrapper(stream, encoding="ascii", errors="replace")
+        yield BufferedReader(cast("RawIOBase", raw))

@@ -167,11 +167,13 @@ def read_log(
         if not region or not start:
             raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
     policy = known_policy("--placed-by", placed_by or "round-robin")
-    found, others = read_proxy_logs(paths, FORMATS[name], pairs, policy)
+    found = read_proxy_logs(paths, FORMATS[name], pairs, policy)
     console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
-    if others:
-        console.print(Text(f"{others} lines are no requests in this format", style="yellow"))
-    return found
+    if found.others:
+        console.print(Text(f"{found.others} lines are no requests in this format", style="yellow"))
+    if found.own:
+        console.print(Text(f"{found.own} requests are left out: {name} answered them itself", style="yellow"))
+    return found.recording
 
 
 def with_round_trips(recording: Recording, given: tuple[str, ...]) -> Recording:

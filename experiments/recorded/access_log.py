@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +22,7 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
+from experiments.recorded.packed import LONGEST_LINE
 from experiments.run_data import Kind
 
 KINDS = {
@@ -49,9 +50,6 @@ NEEDED = (
 COMBINED = re.compile(r"\S+ \S+ \S+ \[[^]]*\] \"")
 """Beginning of a line in the combined format of nginx and Apache."""
 NAN = float("nan")
-
-LONGEST_LINE = 8 << 20
-"""Limit in characters; a balancer writes at most some thousand."""
 
 MAX_PHASE_S = 1e7
 """Limit on the duration of a phase in seconds."""
@@ -114,7 +112,7 @@ class LogRow(NamedTuple):
     first_byte: Phase
     service: Phase
     total: Phase
-    sample: Annotated[float, Field(gt=0, le=1)]
+    sample: Annotated[float, Field(ge=1e-9, le=1)]
 
 
 LOG_ROW = TypeAdapter(LogRow)
@@ -123,7 +121,7 @@ ALLOWED = {
     "end": f"one of {', '.join((*KINDS, *LEFT_OUT))}",
     "status": "a whole number from 0 to 999",
     "attempts": "a whole number from 0 to 1000000",
-    "sample": "above 0 and at most 1",
+    "sample": "from 1e-9 to 1",
 }
 """What a field must be, in words, if its validator does not say it."""
 
@@ -192,21 +190,24 @@ def numbered() -> defaultdict[str, int]:
 
 
 ROW = np.dtype([
-    *((name, "f8") for name in ("at", "queue", "connect", "first_byte", "service", "total")),
+    *((name, "f8") for name in ("at", "queue", "connect", "first_byte", "service", "total", "sample")),
     *((name, "i8") for name in ("status", "kind", "endpoint", "policy", "attempts")),
 ])  # fmt: skip
-PACKED = struct.Struct("=6d5q")
+PACKED = struct.Struct("=7d5q")
 
 
 @dataclass(slots=True)
 class LogColumns:
-    """Requests of a log, in its order, as bytes of `ROW`. `endpoint` and `policy` are numbers of names; -1: none."""
+    """Requests of a log, in its order, as bytes of `ROW`. `endpoint` and `policy` are numbers of names; -1: none.
+
+    `endings` are numbers of requests, for which the lines stand.
+    """
 
     data: bytearray = field(default_factory=bytearray)
     endpoints: defaultdict[str, int] = field(default_factory=numbered)
     regions: dict[str, str] = field(default_factory=dict)
     policies: defaultdict[str, int] = field(default_factory=numbered)
-    endings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    endings: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     least_sample: float = 1.0
     left_out: int = 0
     unreadable: int = 0
@@ -225,10 +226,10 @@ class LogColumns:
         is_refusal = row.end == "ok" and row.status >= 400
         kind = Kind.ERROR_STATUS if is_refusal else KINDS[row.end]
         endpoint = self.endpoints[row.endpoint] if row.endpoint else -1
-        seconds = (row.at, row.queue, row.connect, row.first_byte, row.service, row.total)
+        seconds = (row.at, row.queue, row.connect, row.first_byte, row.service, row.total, row.sample)
         policy = self.policies[row.policy]
         self.data += PACKED.pack(*seconds, row.status, kind, endpoint, policy, row.attempts)
-        self.endings[row.end, row.reason] += 1
+        self.endings[row.end, row.reason] += 1 / row.sample
         self.least_sample = min(self.least_sample, row.sample)
         if row.endpoint:
             self.regions[row.endpoint] = row.region

@@ -7,9 +7,7 @@ LLM inference, and JSON lines with bodies of requests in OpenAI's format, as tho
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from experiments.errors import BadInputError
+from experiments.recorded.packed import reading, unpacked
 from experiments.run_data import Floats
 from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN
 
@@ -268,22 +267,15 @@ def mixed(ids: list[int]) -> list[int]:
 MAX_FILE_BYTES = 256 << 20
 """Maximum size of a text file in bytes: some ten million requests."""
 
-GZIP_MAGIC = b"\x1f\x8b"
-
 
 def read_bytes(path: str, most: int = MAX_FILE_BYTES) -> bytes:
     """Read the first `most` bytes of a regular file, decompressed. Raises `BadInputError`."""
-    try:
+    with reading(f"load.file: {path}"):
         status = Path(path).stat()
         if not S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             raise BadInputError(f"load.file: {path}: must be a file of at most {MAX_FILE_BYTES >> 20} MiB")
         with Path(path).open("rb") as file:
-            is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            file.seek(0)
-            return (gzip.GzipFile(fileobj=file) if is_compressed else file).read(most)
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged"
-        raise BadInputError(f"load.file: {path} cannot be read: {reason}") from None
+            return unpacked(file).read(most)
 
 
 def read_lines(path: str) -> list[str]:

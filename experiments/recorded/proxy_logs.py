@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
+from experiments.recorded.packed import reading, text_lines
 from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, WIDE_ROW, RecordedEndpoint, Recording
 
 REGION = "here"
@@ -58,14 +59,16 @@ def nginx(line: str) -> LoggedRequest | None:
         found = _first([(name, quoted or bare) for name, quoted, bare in _PAIR.findall(line)])
     if "msec" not in found:
         return None
-    taken = [part.strip() for part in str(found["upstream_response_time"]).replace(":", ",").split(",")]
-    service = _seconds(taken[-1])
+    *tried, service = (
+        _seconds(part.strip()) for part in str(found["upstream_response_time"]).replace(":", ",").split(",")
+    )
     connect = _seconds(str(found.get("upstream_connect_time", "-")).replace(":", ",").split(",")[-1].strip())
     total = float(found["request_time"])
     address = str(found["upstream_addr"]).split(",")[-1].split(" : ")[-1].strip().removeprefix("-")
     known = 0.0 if connect != connect else connect
     at = float(found["msec"]) - total
-    return LoggedRequest(at, address, int(found["status"]), 0.0, known, service - known)
+    queue = sum(each for each in tried if each == each)
+    return LoggedRequest(at, address, int(found["status"]), queue, known, service - known)
 
 
 def _first(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -162,23 +165,32 @@ def _seconds(text: str) -> float:
     return nan if text == "-" else float(text)
 
 
+class ProxyLogs(NamedTuple):
+    """Requests of logs. `others` lines are none, and `own` requests, which are left out, the proxy answered itself."""
+
+    recording: Recording
+    others: int
+    own: int
+
+
 def read_proxy_logs(
     paths: Sequence[Path], log: LogFormat, regions: Sequence[tuple[str, str]], policy: dict[str, Any]
-) -> tuple[Recording, int]:
-    """Return the requests of logs as a recording, and the number of lines that are none.
+) -> ProxyLogs:
+    """Read the requests of logs, which may be compressed by gzip.
 
     `regions` are names of regions, each with the beginning of the names of its workers; `policy` is what the proxy
     picks by. Raises `BadInputError`.
     """
-    found, others = list[LoggedRequest](), 0
+    read, others = list[LoggedRequest](), 0
     for path in paths:
-        try:
-            with path.open(encoding="utf-8", errors="replace") as file:
-                others += _collect(file, log, found)
-        except OSError as error:
-            raise BadInputError(f"{path}: cannot be read: {error.strerror}") from None
+        with reading(f"{path}:"), path.open("rb") as file:
+            others += _collect(text_lines(file, "utf-8"), log, read)
+    found = [
+        each for each in read if each.endpoint or each.status == CLIENT_LEFT or not 0 < each.status < 500
+    ]
     if not found:
-        raise BadInputError(f"{paths[0]}: holds no request in this format; see --format")
+        which = " that a worker got" if read else "; see --format"
+        raise BadInputError(f"{paths[0]}: holds no request in this format{which}")
     found.sort()
     began = found[0].at
     if found[-1].at - began > MAX_SPAN_S:
@@ -191,7 +203,7 @@ def read_proxy_logs(
         rows[name] = [getattr(request, name) for request in found]
     rows["first_byte"], rows["reported"] = rows["service"], nan
     rows["endpoint"] = [numbers[request.endpoint] for request in found]
-    is_ok = (rows["status"] < 500) & (rows["status"] > 0) & (rows["endpoint"] >= 0)
+    is_ok = (rows["status"] < 500) & (rows["status"] > 0)
     rows["end"] = np.where(is_ok, OK, np.where(rows["status"] == 504, TIMEOUT, FAILED))
     rows["end"][rows["status"] == CLIENT_LEFT] = ABANDONED
     rows["attempts"] = 1
@@ -199,7 +211,7 @@ def read_proxy_logs(
         RecordedEndpoint(name, _region_of(name, regions), 1.0, _handshake(rows, number))
         for number, name in enumerate(names)
     )
-    return Recording(rows, endpoints, began, policy, None, 0, 0), others
+    return ProxyLogs(Recording(rows, endpoints, began, policy, None, 0, 0), others, len(read) - len(found))
 
 
 def _collect(lines: Iterable[str], log: LogFormat, found: list[LoggedRequest]) -> int:

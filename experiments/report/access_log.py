@@ -44,6 +44,15 @@ ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LoggedSamples(Samples):
+    """Rows that stand for requests that were not logged, too, whose latencies are not known."""
+
+    def per_request(self, values: Floats, rows: Flags | slice = slice(None)) -> Floats:
+        """Values of the chosen rows, each once: they support no more than they are."""
+        return values[rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LogRuns:
     """A log that was read, and its requests by time: `rows` as in the log, `whole` as a run.
 
@@ -70,6 +79,16 @@ class LogRuns:
         return (
             f"{count:,} {lines} ({part:.2%}) could not be read and {are} left out; the first is "
             f"{self.columns.first_problem}"
+        )
+
+    @property
+    def sampled_in_words(self) -> str:
+        """How a sample was logged; empty if all was."""
+        if self.columns.least_sample == 1:
+            return ""
+        return (
+            f"Only a share of {self.columns.least_sample:g} of what went well was logged, and every failure. A line "
+            "counts as the requests for which it stands; percentiles are of the lines"
         )
 
     def by_policy(self) -> list[Competitor]:
@@ -110,6 +129,7 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
     sent = ended - service
     kind = rows["kind"]
     places, place = placed(columns, rows["endpoint"])
+    unlogged = np.floor(np.cumsum(1 / rows["sample"] - 1) + 0.5).astype(np.int64)  # whole ones, which add up
     facts = RunFacts(
         label=name,
         policy={},
@@ -122,7 +142,7 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
         places=places,
     )
     worker = np.where(np.isin(kind, ANSWERED), place, -1)
-    samples = Samples(
+    samples = LoggedSamples(
         scheduled_at=scheduled,
         sent_at=sent,
         first_byte_at=sent + rows["first_byte"],
@@ -133,6 +153,7 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
         region=region_numbers(places)[worker],
         sequence=np.arange(len(at)),
         attempts=rows["attempts"],
+        weight=1 + np.diff(unlogged, prepend=0),
     )
     return LogRuns(name, columns, rows, Run(facts, samples), place)
 
@@ -218,7 +239,7 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
 def busiest(rows: list[Competitor]) -> list[Competitor]:
     """The `MOST_ROWS` rows with the most requests, in their order; rows without a success are omitted."""
     able = [one for one in rows if one.runs[0].samples.ok.any()]
-    most = sorted(able, key=lambda one: len(one.runs[0].samples), reverse=True)[:MOST_ROWS]
+    most = sorted(able, key=lambda one: one.runs[0].samples.requests, reverse=True)[:MOST_ROWS]
     return [one for one in able if one in most]
 
 
@@ -240,12 +261,12 @@ def method(log: LogRuns, command: str) -> list[str]:
 def headline(log: LogRuns) -> str:
     """Failures and the best supported percentile of the whole log, in one line."""
     samples, latency = log.whole.samples, success_latency([log.whole])
-    failed = len(samples) - len(latency)
+    failed = samples.requests - samples.successes
     known = [one for one in quantiles(latency) if not one.hidden and one.percent <= 99]
     share = (
-        f"{failed_text(failed, len(samples))} requests failed"
+        f"{failed_text(failed, samples.requests)} requests failed"
         if failed
-        else f"None of {grouped_digits(len(samples))} requests failed"
+        else f"None of {grouped_digits(samples.requests)} requests failed"
     )
     if not known:
         return share
@@ -254,11 +275,7 @@ def headline(log: LogRuns) -> str:
 
 
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
-    sampled = (
-        f"Of what went well only a share of {log.columns.least_sample:g} was logged, and every failure: "
-        "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
-    )
-    heading = f"{grouped_digits(len(log.whole.samples))} requests from {log.name}"
+    heading = f"{grouped_digits(log.whole.samples.requests)} requests from {log.name}"
     return Document(
         title=heading,
         heading=heading,
@@ -266,7 +283,7 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
         headline=headline(log),
         warnings=[
             Section("Lines that could not be read", lines=[*filter(None, [log.unreadable_in_words])]),
-            Section("A sample", lines=[sampled] if log.columns.least_sample < 1 else []),
+            Section("A sample", lines=[*filter(None, [log.sampled_in_words])]),
         ],
         sections=sections_of(tables, pictures, method(log, command)),
     )
@@ -282,11 +299,11 @@ def throughput_over_time(whole: Competitor, regions: Sequence[Competitor]) -> Fi
     samples = whole.runs[0].samples
     edges = np.linspace(0, max(samples.span, 1e-3), BINS + 1)
     if not samples.ok.all():
-        step(axes, samples.ended_at[~samples.ok], edges, INVALID, filled=True)
+        step(axes, samples.rows(~samples.ok), edges, INVALID, filled=True)
     for one in regions if len(regions) > 1 else ():
         part = one.runs[0].samples
-        step(axes, part.ended_at[part.ok], edges, one.colour)
-    step(axes, samples.ended_at[samples.ok], edges, INK)
+        step(axes, part.rows(part.ok), edges, one.colour)
+    step(axes, samples.rows(samples.ok), edges, INK)
     axes.set(xlabel="seconds from the first request", ylabel="requests per second", xlim=(0, edges[-1]))
     axes.set_ylim(bottom=0)
     named = [("all successes", INK), *((one.label, one.colour) for one in regions if len(regions) > 1)]
@@ -296,9 +313,9 @@ def throughput_over_time(whole: Competitor, regions: Sequence[Competitor]) -> Fi
     return figure
 
 
-def step(axes: Axes, ended_at: Floats, edges: Floats, colour: str, filled: bool = False) -> None:
+def step(axes: Axes, samples: Samples, edges: Floats, colour: str, filled: bool = False) -> None:
     """Draw a rate for each bin, as steps."""
-    counts, _ = np.histogram(ended_at, edges)
+    counts, _ = np.histogram(samples.ended_at, edges, weights=samples.weight)
     rate = counts / np.diff(edges)
     if filled:
         axes.stairs(rate, edges, color=colour, alpha=0.5, fill=True)
@@ -361,10 +378,12 @@ def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
 
 def ending_table(log: LogRuns) -> Table:
     """Requests by end and reason, most frequent first."""
-    total = len(log.whole.samples)
+    total = log.whole.samples.requests
     rows = tuple(
-        row(Cell(end, "" if end == "ok" else "bad"), reason or "–", count, f"{100 * count / total:.3f}")
-        for (end, reason), count in log.columns.endings.most_common()
+        row(
+            Cell(end, "" if end == "ok" else "bad"), reason or "–", round(count), f"{100 * count / total:.3f}"
+        )
+        for (end, reason), count in sorted(log.columns.endings.items(), key=lambda item: -item[1])
     )
     note = "As the log has it: the kind, and the balancer's own reason where the answer was its own."
     return Table("How requests ended", note, ("end", "reason", "requests", "%"), rows)

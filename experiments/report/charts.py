@@ -13,7 +13,7 @@ from experiments.report.document import Chart, Line
 from experiments.report.figures_time import Bins, Shading, middles, rate_edges, rates
 from experiments.report.palette import DARK, Competitor
 from experiments.run_data import Floats
-from experiments.stats.measures import LEAST_BEYOND, success_latency
+from experiments.stats.measures import LEAST_BEYOND, requests_beside, success_latency
 
 MOST_VALUES = 8_000
 MOST_PLACES = 300
@@ -46,7 +46,7 @@ def tail_charts(field: Sequence[Competitor], bins: Bins, events: Sequence[Shadin
 def latency_charts(field: Sequence[Competitor]) -> list[Chart]:
     """Share of all requests that were answered within a time, and latency by percentile of all requests."""
     sorted_ms = [1e3 * np.sort(success_latency(one.runs)) for one in field]
-    totals = [sum(run.samples.requests for run in one.runs) for one in field]
+    totals = [requests_beside(ms, one.runs) for ms, one in zip(sorted_ms, field, strict=True)]
     if not any(map(len, sorted_ms)):
         return []
     count = min(MOST_PLACES, max(2, MOST_VALUES // len(field)))
@@ -78,7 +78,7 @@ def latency_charts(field: Sequence[Competitor]) -> list[Chart]:
     ]
 
 
-def at_ratios(ms: Floats, total: int, ratios: Floats) -> Floats:
+def at_ratios(ms: Floats, total: float, ratios: Floats) -> Floats:
     """Latency at the percentiles 1 - 1 / ratio of `total` requests; nan beyond the successes and in the slowest few."""
     rank = np.maximum(np.ceil(total * (1 - 1 / ratios) - 1e-9).astype(np.int64), 1)
     known = (rank <= len(ms)) & (total - rank >= LEAST_BEYOND - 1)

@@ -23,7 +23,7 @@ from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, GRID, INK, INVALID, NOISE, WHITE, Competitor, in_legend
 from experiments.run_data import Ints
 from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval, noise
-from experiments.stats.measures import LEAST_BEYOND, quantiles, success_latency, throughput
+from experiments.stats.measures import LEAST_BEYOND, quantiles, requests_beside, success_latency, throughput
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42
@@ -95,7 +95,7 @@ def latency_distribution(field: Sequence[Competitor]) -> Figure:
     canvas.milliseconds(right.yaxis, ends)
     left.set(xlabel="latency, ms (log)", ylabel="requests answered by then, %", ylim=(0, 101))
     right.set(xlabel="percentile of all requests", ylabel="latency, ms (log)")
-    spectrum_axis(right, max(sum(run.samples.requests for run in one.runs) for one in field))
+    spectrum_axis(right, max(requests_beside(success_latency(one.runs), one.runs) for one in field))
     canvas.legend_above(figure, [line_of(one) for one in field])
     return figure
 
@@ -105,8 +105,8 @@ def draw_distribution(left: Axes, right: Axes, one: Competitor) -> list[float]:
 
     Returns the least and the greatest latency in ms, if there are any.
     """
-    total = sum(run.samples.requests for run in one.runs)
     latency = success_latency(one.runs)
+    total = requests_beside(latency, one.runs)
     latency.sort()
     latency *= 1e3
     part = np.arange(1, len(latency) + 1) / total
@@ -130,7 +130,7 @@ def dense_steps(count: int) -> Ints:
     return np.unique(count - np.geomspace(1, count, MOST_STEPS).astype(np.int64))
 
 
-def spectrum_axis(axes: Axes, total: int) -> None:
+def spectrum_axis(axes: Axes, total: float) -> None:
     """Axis of percentiles spaced by the number of nines, as far as the samples reach."""
     percents = [
         p for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99) if p == 0 or total * (1 - p / 100) >= LEAST_BEYOND

@@ -110,13 +110,13 @@ def supported_tail(count: int) -> float | None:
 def statistics_row(runs: Sequence[Run]) -> StatisticsRow:
     """Pool the raw samples of `runs` (at least one) into one row."""
     latency = success_latency(runs)
-    total = sum(run.samples.requests for run in runs)
+    total, ok = counts(runs)
     p50, p75, p95, p99 = (percentile(latency, percent) for percent in (50, 75, 95, 99))
     return StatisticsRow(
         total=total,
-        ok=len(latency),
-        ko=total - len(latency),
-        ko_percent=100.0 * (total - len(latency)) / total if total else 0.0,
+        ok=ok,
+        ko=total - ok,
+        ko_percent=100.0 * (total - ok) / total if total else 0.0,
         rate=throughput(runs),
         minimum=percentile(latency, 0),
         p50=p50,
@@ -143,6 +143,17 @@ def throughput(runs: Sequence[Run]) -> float:
 def success_latency(runs: Sequence[Run]) -> Floats:
     """Latency of every success in seconds, concatenated over the runs."""
     return np.concatenate([run.samples.per_request(run.samples.latency, run.samples.ok) for run in runs])
+
+
+def counts(runs: Sequence[Run]) -> tuple[int, int]:
+    """Number of requests and of successes."""
+    return sum(run.samples.requests for run in runs), sum(run.samples.successes for run in runs)
+
+
+def requests_beside(latency: Floats, runs: Sequence[Run]) -> float:
+    """Number of requests of which the success latencies are so large a part as successes are of all requests."""
+    total, ok = counts(runs)
+    return total * len(latency) / ok if ok else total
 
 
 def success_service_time(runs: Sequence[Run]) -> Floats:

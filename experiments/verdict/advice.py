@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import ceil, exp, log
 
 from experiments.platform.terminal import in_ms
-from experiments.stats.ceiling import GOODPUT
+from experiments.stats.ceiling import GOODPUT, is_at_ceiling
 from experiments.stats.comparison import (
     ENOUGH_BLOCKS,
     EQUAL_WITHIN,
@@ -187,19 +187,22 @@ def alone_lines(found: Evidence) -> tuple[str, str]:
         else f"none of {grouped_digits(total)} failed"
     )
     measures = ("p50", "p99" if contest.has_tail else "mean")
-    clauses = [text for measure in measures if (text := clause(measure, runs, contest.deadline))]
+    clauses = [text for measure in measures if (text := clause(measure, runs))]
     headline = f"{label}: {shown} answers per second, {share}"
     return "; ".join([headline, *([", ".join(clauses)] if clauses else [])]), alone_advice(found, len(runs))
 
 
-def clause(measure: str, runs: Sequence[RunSummary], deadline: float | None) -> str:
-    """Text such as `99 % at most 34 ms (30 ms to 38 ms)`, with an interval over several runs; empty at the deadline."""
+def clause(measure: str, runs: Sequence[RunSummary]) -> str:
+    """Text such as `99 % at most 34 ms (30 ms to 38 ms)`, with an interval over several runs.
+
+    Empty where failures make the measure the deadline in a run: it is no time that requests took.
+    """
+    if any(is_at_ceiling(measure, run.ko, run.requests) for run in runs):
+        return ""
     logs = logarithms([getattr(run, measure) for run in runs])
     parts = parts_per_label([runs[0].label], runs, measure)
     of_parts = logarithms([factor for factors in parts.values() for factor in factors.values()])
     interval, _ = as_interval(over_parts(paired_student(logs), of_parts), len(runs))
-    if deadline is not None and interval.ratio >= 0.99 * deadline:
-        return ""
     span = "" if math.isnan(interval.low) else f" ({in_ms(interval.low)} to {in_ms(interval.high)})"
     return f"{WORDS[measure]} {in_ms(interval.ratio)}{span}"
 

@@ -54,6 +54,12 @@ class Contest:
         return (SUBJECTS | TOKEN_SUBJECTS if self.is_inference else SUBJECTS)[measure]
 
     @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """(label, baseline) of every entry that is compared: not of the repetition of the A/A pair."""
+        alone = (self.baseline, *(self.control[1:] if self.control else ()))
+        return [(label, self.baseline) for label in self.labels if label not in alone]
+
+    @property
     def is_virtual(self) -> bool:
         """Whether the runs are in virtual time, which knows no bias of a machine."""
         return self.kind == "simulated"

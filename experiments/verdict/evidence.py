@@ -109,10 +109,8 @@ def compared(
 ) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
     """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
     found, floors = list[Comparison](), dict[str, Interval]()
-    alone = (contest.baseline, *(contest.control[1:] if contest.control else ()))
-    pairs = [(label, contest.baseline) for label in contest.labels if label not in alone]
     for measure in contest.measures:
-        comparisons, floor = compared_pairs(contest, runs, measure, contest.labels, pairs)
+        comparisons, floor = compared_pairs(contest, runs, measure, contest.labels, contest.pairs)
         found += comparisons
         if floor is not None and floor.blocks:
             floors[measure] = floor

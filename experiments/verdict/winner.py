@@ -1,7 +1,7 @@
 """Which entry of a campaign to run, by rules that are fixed before the campaign.
 
-1. Candidates are entries that a balancer can run (no oracles), under the baseline's load, whose requests do not fail
-   more often than the baseline's, and whose runs are not invalid by a fault of their own.
+1. Candidates are entries that a balancer can run (no oracles), under the baseline's load, whose requests are
+   not proven to fail more often than the baseline's, and whose runs are not invalid by a fault of their own.
 2. The winner is the candidate with the best observed value among those that stand ahead of the baseline, otherwise the
    baseline itself. The standing is that of `stats.comparison`: Holm's adjustment is over all entries.
 3. The runner-up is the best observed candidate apart from the winner. Both are compared by a test that is adjusted over
@@ -16,7 +16,8 @@ from itertools import combinations
 
 import numpy as np
 
-from experiments.stats.comparison import Comparison, Interval, compare_pairs, inverted
+from experiments.stats.comparison import SIGNIFICANCE, Comparison, Interval, compare_pairs, holm, inverted
+from experiments.stats.estimates import Estimate
 from experiments.stats.run_summary import (
     RunSummary,
     ceiling_per_block,
@@ -118,14 +119,18 @@ def compared_pairs(
 def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float]:
     """Entries that fail more requests than the baseline: label -> by how much, as a share (0..1).
 
-    The difference of a block counts: its mean exceeds `MORE_FAILURES`, and its 95 % interval lies above 0.
+    The difference of a block counts: its mean exceeds `MORE_FAILURES`, and is above 0 by a test that is adjusted over
+    all entries.
     """
     shares = {(run.label, run.block): run.ko / max(1, run.requests) for run in counted(runs)}
-    found: dict[str, float] = {}
-    for label in dict.fromkeys(run.label for run in runs):
-        blocks = [block for other, block in shares if other == label and (contest.baseline, block) in shares]
-        more = np.array([shares[label, block] - shares[contest.baseline, block] for block in blocks])
-        estimate = contest.method(more)
-        if estimate.mean > MORE_FAILURES and estimate.low > 0:
-            found[label] = estimate.mean
-    return found
+    found: dict[str, Estimate] = {}
+    for label, baseline in contest.pairs:
+        blocks = [block for other, block in shares if other == label and (baseline, block) in shares]
+        more = [shares[label, block] - shares[baseline, block] for block in blocks]
+        found[label] = contest.method(np.array(more))
+    adjusted = zip(found.items(), holm([one.p_value for one in found.values()]), strict=True)
+    return {
+        label: one.mean
+        for (label, one), p_value in adjusted
+        if one.mean > MORE_FAILURES and p_value < SIGNIFICANCE
+    }

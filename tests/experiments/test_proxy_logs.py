@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from datetime import UTC, datetime
@@ -48,10 +49,17 @@ VARIABLES = {
 }  # fmt: skip
 ONE_TRY = NGINX.format(status=200, address=W1, connect="0.001", taken="0.021")
 TWO_TRIES = NGINX.format(status=200, address=f"10.0.1.4:80, {W1}", connect="-, 0.001", taken="0.000, 0.021")
+THREE_TRIES = NGINX.format(
+    status=200,
+    address=f"10.0.1.4:80, 10.0.1.3:80 : {W1}",
+    connect="-, 0.001 : 0.001",
+    taken="2.000, 0.500 : 0.021",
+).replace("request_time=0.021", "request_time=2.521")
 OWN = NGINX.format(status=404, address="-", connect="-", taken="-")
 LINES = [
     ("nginx", ONE_TRY, LoggedRequest(AT, W1, 200, 0, 0.001, 0.02)),
     ("nginx", TWO_TRIES, LoggedRequest(AT, W1, 200, 0, 0.001, 0.02)),
+    ("nginx", THREE_TRIES, LoggedRequest(AT - 2.5, W1, 200, 2.5, 0.001, 0.02)),
     ("nginx", json.dumps(VARIABLES), LoggedRequest(AT, W1, 200, 0, 0.001, 0.02)),
     ("nginx", OWN, LoggedRequest(AT, "", 404, 0, 0, nan)),
     (
@@ -132,8 +140,55 @@ def test_client_that_left_is_abandoned(kind: str, line: str, tmp_path: Path) -> 
     """It is no success, and its time is the patience of the client."""
     log = tmp_path / "log"
     log.write_text(f"{line}\n", encoding="utf-8")
-    found, _ = read_proxy_logs([log], FORMATS[kind], [], {"name": "random"})
+    found = read_proxy_logs([log], FORMATS[kind], [], {"name": "random"}).recording
     assert [ENDS[end] for end in found.rows["end"]] == ["abandoned"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "failed"),
+    [
+        ("nginx", OWN, OWN.replace("=404", "=502")),
+        (
+            "haproxy",
+            HAPROXY.format(server="<NOSRV>", times="0/-1/-1/-1/0", status=301).replace("----", "LR--"),
+            HAPROXY.format(server="<NOSRV>", times="3/-1/-1/-1/+3", status=503),
+        ),
+        *(
+            (kind, line.replace("=status", "301"), line.replace("=status", "503"))
+            for kind, line in (
+                ("envoy", ENVOY.format(status="=status", service="-", host="-")),
+                ("alb", ALB.format(target="-", times="-1 -1 -1", status="=status")),
+                ("traefik", json.dumps({"StartUTC": TRAEFIK["StartUTC"], "DownstreamStatus": "=status"})),
+            )
+        ),
+    ],
+)
+def test_what_the_proxy_answered_itself_is_no_work_of_a_worker(
+    kind: str, own: str, failed: str, tmp_path: Path
+) -> None:
+    """A redirect, or a cached answer; where it had no worker, the request failed."""
+    good = next(line for name, line, _ in LINES if name == kind)
+    log = tmp_path / "log"
+    log.write_text(f"{own}\n{good}\n{failed}\n{own}\n", encoding="utf-8")
+    found = read_proxy_logs([log], FORMATS[kind], [], {"name": "random"})
+    assert sorted(ENDS[end] for end in found.recording.rows["end"]) == ["error_status", "ok"]
+    assert (found.others, found.own) == (0, 2)
+    log.write_text(f"{own}\n", encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"log: holds no request in this format that a worker got"):
+        read_proxy_logs([log], FORMATS[kind], [], {"name": "random"})
+
+
+def test_compressed_logs_are_read(tmp_path: Path) -> None:
+    """By how they begin, whatever they are called; members may follow each other, as `cat a.gz b.gz` leaves them."""
+    packed = gzip.compress(f"{ONE_TRY}\n".encode())
+    logs = [tmp_path / name for name in ("a.log", "a.log.1")]
+    for log, content in zip(logs, (f"{ONE_TRY}\n".encode(), packed + packed), strict=True):
+        log.write_bytes(content)
+    found = read_proxy_logs(logs, FORMATS["nginx"], [], {"name": "random"})
+    assert (len(found.recording), found.others) == (3, 0)
+    logs[1].write_bytes(packed[:-9])
+    with pytest.raises(BadInputError, match=r"a\.log\.1: cannot be read: damaged"):
+        read_proxy_logs(logs, FORMATS["nginx"], [], {"name": "random"})
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -163,7 +218,7 @@ def log_of(path: Path, number: int = 4000) -> Path:
             f'msec={at + taken:.3f} request_time={taken:.3f} status=200 upstream_addr="{address}" '
             f"upstream_connect_time={connect:.3f} upstream_response_time={taken:.3f}\n"
         )
-    path.write_text("".join(["nginx: started\n", *lines]), encoding="utf-8")
+    path.write_text("".join(["nginx: started\n", *lines, f"{OWN}\n" * 9]), encoding="utf-8")
     return path
 
 
@@ -173,6 +228,8 @@ def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
     output, answer = what_if(log, *OPTIONS, "--policy", "steelyard", "--slots", "8", "--blocks", "2")
     assert output.startswith("A log of nginx tells milliseconds only;")
     assert "1 lines are no requests in this format" in output
+    assert "9 requests are left out: nginx answered them itself" in output
+    assert answer["lines"][0]["failed"] == 0
     assert {each["region"]: each["rtt"] for each in answer["regions"]} == pytest.approx(
         {"eu": 0.005, "us": 0.05}, abs=1e-3
     )

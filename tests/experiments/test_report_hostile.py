@@ -16,7 +16,8 @@ import pytest
 from balancer.control.admin.page.document import digest
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
+from experiments.recorded.access_log import MOST_ENDPOINTS, MOST_POLICIES, read_log
+from experiments.recorded.packed import LONGEST_LINE
 from experiments.report.document import Document, Picture, Section, chart_script, to_html, to_markdown
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table
@@ -219,7 +220,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "a long number": (line(service=10**400), "service: must be a number of seconds"),
     "a negative time": (line(service=-1.0), "service: must be a number of seconds"),
     "a flag": (line(total=True), "total: must be a number of seconds"),
-    "a share of none": (line(sample=10**400), "sample: must be above 0"),
+    "a share of none": (line(sample=10**400), "sample: must be from 1e-9 to 1"),
     "deep": ('{"a":' * 100_000 + "\n", "is not JSON"),
     "deep lists": ('{"a":' + "[" * 100_000 + "\n", "is not JSON"),
     "long": ("x" * (LONGEST_LINE + 1), "is longer than 8 MiB"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import math
@@ -29,8 +30,10 @@ from balancer.log.lines import format_of
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.recorded.access_log import KINDS, LEFT_OUT, NEEDED, log_row, read_log
-from experiments.report.access_log import log_runs, write_log_report
+from experiments.report.access_log import ending_table, log_runs, write_log_report
+from experiments.report.charts import latency_charts
 from experiments.run_data import Kind
+from experiments.stats.measures import success_latency
 from policies.facts import Endpoint
 from tests.support.command_line import complaint, run_in_process
 from tests.support.log_entries import changed
@@ -151,7 +154,7 @@ FEW, FEW_OF_LOGFMT, COMBINED = (
         (GOOD.replace("total=30.000ms", "total=30"), "total: must be a duration such as 21.345ms, got '30'"),
         (GOOD.replace("end=ok", "end=well"), "end: must be one of ok, "),
         (GOOD.replace("status=200", "status=x"), "status: must be a whole number from 0 to 999, got 'x'"),
-        (GOOD.replace("sample=0.5", "sample=0"), "sample: must be above 0 and at most 1, got '0'"),
+        (GOOD.replace("sample=0.5", "sample=0"), "sample: must be from 1e-9 to 1, got '0'"),
         (GOOD.replace("time=2023", "time=x"), "time: must be as 2026-01-31T12:00:00.000000Z, got 'x-"),
         (GOOD.replace("000000Z", "000000"), "time: must have a time zone"),
     ],
@@ -219,9 +222,47 @@ def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None
     log = log_runs(read_log([json_line(ENTRIES[name], CONTEXT) for name in names], "a.log"), "a.log")
     tables = write_log_report(log, tmp_path, "experiments report a.log")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert tables[0].rows[0][1].text == str(len(names))
-    assert "Of what went well only a share of 0.5 was logged" in page
+    assert tables[0].rows[0][1].text == str(2 * len(names))
+    assert "Only a share of 0.5 of what went well was logged" in page
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_compressed_log(tmp_path: Path, is_piped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotated logs are."""
+    log, out = tmp_path / "access.log.1", tmp_path / "out"
+    log.write_bytes(gzip.compress((GOOD * 3).encode()))
+    with log.open(encoding="ascii") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        done = run_in_process(cli, "experiments", "report", "-" if is_piped else str(log), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "6 requests from" in (out / "report.md").read_text(encoding="utf-8")
+    log.write_bytes(log.read_bytes()[:-9])
+    assert "access.log.1: cannot be read: damaged" in complaint(cli, "experiments", "report", str(log))
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_line_of_a_sample_stands_for_several_requests(tmp_path: Path) -> None:
+    """Failures are always logged; percentiles are of the lines."""
+    failed = GOOD.replace("sample=0.5", "sample=1").replace("end=ok", "end=timeout")
+    good = [GOOD.replace("sample=0.5", f"sample={share}") for share in ("0.1", "0.4")]
+    (tmp_path / "a.log").write_text("".join([*good * 10, *[failed] * 5]), encoding="ascii")
+    done = run_in_process(cli, "experiments", "report", str(tmp_path / "a.log"), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    words = "Only a share of 0.1 of what went well was logged"
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert words in " ".join(done.stdout.split())
+    assert words in page
+    assert "130 requests from a.log" in page
+    assert "5 of 130 (3.8 %) requests failed" in page.replace("\xa0", " ")
+    with (tmp_path / "a.log").open(encoding="ascii") as lines:
+        log = log_runs(read_log(lines, "a.log"), "a.log")
+    ended = {cells[0].text: [cell.text for cell in cells[2:]] for cells in ending_table(log).rows}
+    assert ended == {"ok": ["125", "96.154"], "timeout": ["5", "3.846"]}
+    assert len(success_latency([log.whole])) == 20
+    reached = [max(line.values) for line in latency_charts([log.altogether()])[0].lines]
+    assert reached == [pytest.approx(96.154, abs=1e-3)]
 
 
 # --- the programs together

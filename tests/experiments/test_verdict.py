@@ -20,7 +20,7 @@ from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, compare_pairs, inverted
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.advice import remedy
-from experiments.verdict.contest import contest_of
+from experiments.verdict.contest import Contest, contest_of
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.evidence import compared, evidence
 from experiments.verdict.verdict import Verdict, conclude
@@ -171,6 +171,22 @@ def test_an_entry_that_fails_more_requests_cannot_win() -> None:
     assert (
         "failed requests: 8 of 8\u202f000 (0.1\u00a0%) under c3, 0 of 8\u202f000" in verdict_of(few).headline
     )
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.017, 0.0, 0.05), (0.04, 0.95, 1.0)])
+def test_how_often_an_entry_is_said_to_fail_more(share: float, least: float, most: float) -> None:
+    """Eight entries beside the baseline, which fail as often, but for one whose `share` fails."""
+    rng, labels = np.random.default_rng(1), [f"e{number}" for number in range(9)]
+    campaigns, shares = 1000, [0.017] * 8 + [share]
+    contest = Contest("simulated", "mean", "mean", "e0", tuple(labels), tuple(labels))
+    plain = replace(runs_of({"round-robin": 0.4}, blocks=1)[0], requests=1200)
+    runs = [replace(plain, label=label, block=block) for block in range(8) for label in labels]
+    said = 0
+    for _ in range(campaigns):
+        lost = rng.binomial(1200, shares, (8, 9)).ravel().tolist()
+        found = losing_more(contest, [replace(run, ko=ko) for run, ko in zip(runs, lost, strict=True)])
+        said += ("e8" in found) if share > 0.017 else bool(found)
+    assert least <= said / campaigns <= most, said / campaigns
 
 
 def test_an_oracle_cannot_win() -> None:
@@ -429,6 +445,25 @@ def test_an_entry_alone_has_intervals_over_its_runs() -> None:
 def test_an_entry_alone_that_fails_or_is_short(changes: dict[str, Any], said: str) -> None:
     steady = {"p50": 0.1, "mean": 0.2}
     assert said in alone(1, **{**steady, **changes}).headline
+
+
+def test_an_entry_alone_that_fails_in_some_runs() -> None:
+    """The median of those is the deadline: it is nothing that requests took, nor is a mean over the runs."""
+    scenario = scenario_of(("round-robin",))
+    scenario = scenario.model_copy(update={"entries": scenario.entries[:1]})
+    failed: dict[str, Any] = {
+        "ko": 1000,
+        "p50": scenario.timeout,
+        "p99": scenario.timeout,
+        "mean": scenario.timeout,
+    }
+    runs = [replace(run, **failed if run.block else {}) for run in runs_of({"round-robin": 0.4}, blocks=3)]
+    runs = [run for run in runs if run.label == "round-robin"]
+    headline = verdict_of(runs, scenario).headline
+    assert (
+        headline
+        == "round-robin: 33.3 answers per second, 2\u202f000 of 3\u202f000 (67\u00a0%) requests failed"
+    )
 
 
 def test_an_entry_alone_whose_runs_are_invalid_has_no_result() -> None:
