@@ -186,10 +186,8 @@ class Discovery:
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
-            if isinstance(source, FileSource):
-                source.problem = (
-                    None  # of a refused file that is tried again; others state theirs with each answer
-                )
+            if isinstance(source, FileSource):  # may be a refused file that is tried again; others state a problem
+                source.problem = None
             try:
                 self._roster.replace(source.source, endpoints)
             except ConfigError as error:
