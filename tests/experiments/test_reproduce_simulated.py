@@ -125,11 +125,11 @@ def test_speed_for_a_ratio(ratio: float) -> None:
 def test_prequal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the allocation the tail of weighted round-robin grows, and that of Prequal much less.
 
-    Three steps of the ramp: the first, the middle, and the last.
+    Three steps of the ramp: the first, the middle, and the last. In runs of 8 s hardly any request misses 5 s.
     """
     monkeypatch.setattr(PrequalRamp, "cases", STEPS[::4])
     found = measured(PrequalRamp, tmp_path)
-    assert agreements(found)[:2] == [True, True]
+    assert agreements(found) == [True, None, None]
     runs = {(one["load"], one["policy"]): one["runs"] for one in found.content()["found"]}
     tails = {key: np.median([run["p99"] for run in value]) for key, value in runs.items()}
     assert tails[STEPS[-1], WEIGHTED] > 2 * tails[STEPS[-1], PREQUAL]
