@@ -39,9 +39,9 @@ estimate."""
 class Waiter(Protocol):
     """A request in the wait queue.
 
-    `deadline` is when the client stops waiting, less the time that a response takes; `queued_at` when it first entered
-    the queue, over all its attempts; `level` its priority, 0 the highest; `ticket` its current ticket; `client` whose
-    turn it takes.
+    `deadline` is when the client stops waiting, less the time that a response takes; `queued_at` when it entered
+    the queue, less what it had waited before its earlier attempts; `level` its priority, 0 the highest; `ticket` its
+    current ticket; `client` whose turn it takes.
     """
 
     deadline: float

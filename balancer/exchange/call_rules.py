@@ -19,6 +19,7 @@ from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
     ForwardingError,
+    HeadTooLarge,
     MalformedResponse,
     ResponseTimeout,
     UnsupportedByTransport,
@@ -39,6 +40,12 @@ def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -
         if error.is_prompt:
             _leave_out_unreachable(exchange)
         return _has_another_try(exchange, attempt, needs_other=False)
+    if (
+        error.needs_own and attempt.needs_own
+    ):  # it has ended a connection of its own: it would end the next one
+        return False
+    if isinstance(error, HeadTooLarge):  # nothing was sent
+        return _has_another_try(exchange, attempt, needs_other=True)
     if isinstance(error, MalformedResponse):  # the same endpoint would send the same
         return may_repeat(exchange, attempt, needs_other=True)
     return isinstance(error, ConnectionBroken) and may_repeat(exchange, attempt, needs_other=False)

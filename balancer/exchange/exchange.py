@@ -75,7 +75,8 @@ REPEATABLE: Final = IDEMPOTENT
 class Exchange(ExchangeState):
     """A request and its attempts: a `RequestHandler`, and a `Waiter` of the wait queue."""
 
-    queued_at = 0.0  # when it first entered the queue
+    queued_at = 0.0  # when it entered the queue, less what it had waited before
+    _waited = 0.0  # seconds, over all its turns
     ticket: Ticket[Waiter] | None = None  # its current one
     observers: tuple[ExchangeObserver, ...] = ()
     edits: Edits | None = None  # of its fields and those of its response
@@ -257,7 +258,7 @@ class Exchange(ExchangeState):
 
     def _join_queue(self) -> None:
         cluster, came_first = self.cluster, self.queued_at > 0.0 or self.attempts > 0
-        self.queued_at = self.queued_at or cluster.now()
+        self.queued_at = cluster.now() - self._waited
         self._started_at = self._started_at or self.queued_at
         self.deadline = min(self.deadline, self.rules.deadline)
         if not self.charge():
@@ -278,6 +279,7 @@ class Exchange(ExchangeState):
 
     def served(self) -> None:
         """Ask an endpoint: it is the request's turn. Its body stays charged until it has been sent."""
+        self._waited = self.cluster.now() - self.queued_at
         self.state = NEW
         if self.body_buffer is None:
             self.sent()
@@ -437,7 +439,7 @@ class Exchange(ExchangeState):
                 status, stays = cause.status, self._send_error(cause)
         elif end is LEFT:
             cluster.counts.abandoned += 1
-        elif status >= 500:
+        elif status >= 500 or (attempt is not None and end is WHOLE and attempt.failure is not None):
             cluster.counts.worker_errors += 1
         if status:
             cluster.counts.responses[status] += 1

@@ -19,6 +19,7 @@ from balancer.errors import (
     NoRoute,
     RateLimited,
     RequestRejected,
+    UnsupportedByTransport,
     UpstreamError,
 )
 from balancer.http.grpc.call import GrpcCall
@@ -177,7 +178,7 @@ def fault_of(
     if error is None:
         return None
     if isinstance(error, UpstreamError):
-        end = error.outcome.value
+        end = "rejected" if isinstance(error, UnsupportedByTransport) else type(error).outcome.value
     elif isinstance(error, ConnectionCut):
         return Fault(error.end, error.reason, str(error), error.status, is_sent=False)
     elif isinstance(error, Denied):

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.errors import ForwardingError, NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, Shed
+from balancer.errors import (
+    ConnectionCut,
+    DeadlinePassed,
+    ForwardingError,
+    NoEndpoint,
+    PoolOverloaded,
+    QueueFull,
+    QueueTimeout,
+    Shed,
+    UnsupportedByTransport,
+)
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange_state import ExchangeState
 from balancer.exchange.observers import ExchangeObserver
+from policies.facts import OutcomeKind
 from policies.insight.version_guard import Tally, problem_of
 
 PERIOD: Final = 1.0
@@ -19,12 +30,16 @@ PERIOD: Final = 1.0
 WINDOW: Final = 600.0
 """Seconds after which counts begin anew: a fault of today must not be diluted by the requests of a week."""
 
-UNSERVED: Final = (NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, Shed)
-"""Errors of requests that no endpoint of the cluster was there for; other failures are those of attempts."""
+UNSERVED: Final = (
+    *(NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, DeadlinePassed, Shed),
+    UnsupportedByTransport,
+)
+"""Errors of requests that no endpoint of the cluster was there for, or none that takes them; other failures are those
+of attempts."""
 
 
 class TalliedRequest(ExchangeObserver):
-    """Has the attempts at a request counted, or that there was no endpoint for it."""
+    """Has the attempts at a request counted, or that no endpoint took it, or that its client left."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -33,8 +48,14 @@ class TalliedRequest(ExchangeObserver):
         attempt.tally = self._tally
 
     def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
-        if isinstance(error, UNSERVED):
+        attempt = exchange.last_attempt
+        is_busy = (
+            attempt is not None and attempt.failure is not None and attempt.failure[0] is OutcomeKind.BUSY
+        )
+        if isinstance(error, UNSERVED) or (error is None and is_busy):
             self._tally.unserved()
+        elif isinstance(error, ConnectionCut):
+            self._tally.left += 1
 
 
 class CanaryGuard:

@@ -45,7 +45,7 @@ class Split:
 
     def apply(self, config: RouteConfig, clusters: Mapping[str, Cluster]) -> None:
         """Apply the configuration from the next request on; changes at run time stay while its weights are the same."""
-        before = [*self.config.split.items()] if self.requests else []
+        before, canary = [*self.config.split.items()] if self.requests else [], self.config.canary
         self.config = config
         self.names = tuple(config.split)
         self.clusters = [clusters[name] for name in self.names]
@@ -54,7 +54,8 @@ class Split:
             self.requests = [0] * len(self.names)
         if before != [*config.split.items()]:
             self.change(config.split)
-        self.guard = self._new_guard()
+        elif canary != config.canary:
+            self.guard = self._new_guard()
 
     def change(self, weights: Mapping[str, float], reason: str | None = None) -> None:
         """Change the weights from the next request on."""

@@ -34,12 +34,12 @@ MIN_ANSWERED: Final = 100
 
 
 class Tally:
-    """Attempts at the requests of one version: those that succeeded or failed, of these the failed ones, and latencies
-    of successes, from the pick to the last byte.
+    """Attempts at the requests of one version: those that succeeded or failed, of these the failed ones, requests whose
+    clients left, and latencies of successes, from the pick to the last byte.
     """
 
     def __init__(self) -> None:
-        self.ended = self.failed = 0
+        self.ended = self.failed = self.left = 0
         self.latency = Histogram()
 
     def record(self, outcome: Outcome, picked_at: float) -> None:
@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def row(self) -> list[int]:
-        return [self.ended, self.failed, *self.latency.counts]
+        return [self.ended, self.failed, self.left, *self.latency.counts]
 
 
 def problem_of(canary: Sequence[int], others: Sequence[int]) -> str | None:
@@ -67,12 +67,21 @@ def problem_of(canary: Sequence[int], others: Sequence[int]) -> str | None:
 
     Both are rows of tallies, that of the others their sum.
     """
-    (ended, failed, *buckets), (usually_ended, usually_failed, *usual_buckets) = canary, others
+    (ended, failed, left, *buckets), (usually_ended, usually_failed, usually_left, *usual_buckets) = (
+        canary,
+        others,
+    )
+    for number, of, elsewhere, of_elsewhere, what in (
+        (failed, ended, usually_failed, usually_ended, "of its requests failed"),
+        (left, ended + left, usually_left, usually_ended + usually_left, "of its clients left"),
+    ):
+        if not (of and of_elsewhere):
+            continue
+        share, usual_share = number / of, elsewhere / of_elsewhere
+        if share > RELEVANT * usual_share and _is_beyond_chance(number, of, elsewhere, of_elsewhere):
+            return f"{share:.2%} {what}, and {usual_share:.2%} of the others"
     if not (ended and usually_ended):
         return None
-    share, usual_share = failed / ended, usually_failed / usually_ended
-    if share > RELEVANT * usual_share and _is_beyond_chance(failed, ended, usually_failed, usually_ended):
-        return f"{share:.2%} of its requests failed, and {usual_share:.2%} of the others"
     took, usually_took = Histogram.of(buckets, 0.0), Histogram.of(usual_buckets, 0.0)
     if min(took.count, usually_took.count) < MIN_ANSWERED:
         return None

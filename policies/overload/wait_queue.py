@@ -79,8 +79,12 @@ class Lane(Generic[Waiter]):
         return next(reversed(self.every), None)
 
     def add(self, place: Ticket[Waiter], *, is_first: bool = False) -> None:
-        """Add a ticket as the newest of its source; if it `is_first`, as the next one of the lane."""
+        """Add a ticket as the newest of its source; if it `is_first`, as the next one of the lane and as old as the one
+        before which it comes, whose wait tells whether the queue is standing."""
         source, every = place.source, self.every
+        oldest = self.oldest()
+        if is_first and oldest is not None:
+            place.joined_at = min(place.joined_at, oldest.joined_at)
         row = self._rows.get(source)
         if row is None:
             row = self._rows[source] = OrderedDict()

@@ -11,12 +11,12 @@ from policies.insight.version_guard import Tally, problem_of
 from policies.stats.load import Histogram
 
 
-def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> list[int]:
+def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1, left: int = 0) -> list[int]:
     """What a guard counts. Latencies are exponential, with the mean `latency`."""
     histogram, rng = Histogram(), Random(seed)
     for _ in range(requests - failed):
         histogram.record(rng.expovariate(1 / latency))
-    return [requests, failed, *histogram.counts]
+    return [requests, failed, left, *histogram.counts]
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> 
         (record(6, 6), record(54, 0), "100.00% of its requests failed, and 0.00% of the others"),
         (record(1000, 60), record(9000, 180), "6.00% of its requests failed, and 2.00% of the others"),
         (record(1000, 0, 0.02), record(9000, 0, 0.01), "its p50 is "),
+        (
+            record(100, 0, left=20),
+            record(900, 0, left=9),
+            "16.67% of its clients left, and 0.99% of the others",
+        ),
+        (record(0, 0, left=9), record(90, 0), "100.00% of its clients left, and 0.00% of the others"),
+        (record(100, 0, left=20), record(900, 0, left=180), None),
         (record(4, 4), record(36, 0), None),
         (record(1000, 30), record(9000, 180), None),
         (record(1000, 0), record(9000, 9000), None),
@@ -34,7 +41,8 @@ def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> 
         (record(100, 100), record(0, 0), None),
     ],
     ids=[
-        *("fails-at-once", "fails-more", "slower", "too-few", "by-chance", "better", "few-slow"),
+        *("fails-at-once", "fails-more", "slower", "left", "all-left", "usually-left"),
+        *("too-few", "by-chance", "better", "few-slow"),
         *("irrelevant", "no-canary", "no-others"),
     ],
 )

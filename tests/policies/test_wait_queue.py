@@ -71,6 +71,16 @@ def test_adaptive_queue_is_newest_first_while_it_is_standing() -> None:
     assert served(queue, later + TARGET) == ["x", "y"]
 
 
+def test_a_retry_at_the_front_does_not_end_a_standing_queue() -> None:
+    """It is as old as the ticket before which it comes."""
+    queue = filled(*[0] * 6, is_adaptive=True)
+    start = 5.0 + TARGET
+    assert not queue.is_standing(start)
+    queue.join("retry", 0, start + INTERVAL - 0.01, inf, is_first=True)
+    assert queue.is_standing(start + INTERVAL)
+    assert served(queue, start + INTERVAL + 0.1)[-1:] == ["retry"]
+
+
 def test_one_short_wait_ends_a_standing_queue() -> None:
     queue: WaitQueue[int] = WaitQueue(10, is_adaptive=True)
     for number in range(40):

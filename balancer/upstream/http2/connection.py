@@ -64,6 +64,7 @@ from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.http2.stream import UpstreamHttp2Stream
 from balancer.upstream.stream import ConnectionRecord, UpstreamStream
 from balancer.upstream.unread import has_unread
+from policies.facts import OutcomeKind
 
 NO_FIELDS: Final[Any] = ()
 
@@ -266,8 +267,7 @@ class Http2Session(asyncio.Protocol):
             del self._streams[stream.id]
             stream.is_over = True
             fault = error_of_reset(value, flag, self._reason)
-            fault.needs_own = self._is_blamed(stream)
-            upstream_stream.fail(fault)
+            upstream_stream.fail(self._blaming(fault) if self._is_blamed(stream) else fault)
             return
         if kind == OVERSIZED:
             upstream_stream.fail(MalformedResponse(f"more than {HEAD_LIMIT} bytes of head"))
@@ -353,12 +353,19 @@ class Http2Session(asyncio.Protocol):
             self.transport.close()
         self._pool.connection_closed(self, by)
         streams, self._streams = self._streams, {}
-        blame = type(error)(str(error))
-        blame.needs_own = True
+        blame = self._blaming(type(error)(str(error)))
         self.held.clear()
         for stream in streams.values():
             stream.is_over = True
             stream.upstream_stream.fail(blame if self._is_blamed(stream) else error)
+
+    def _blaming(self, error: UpstreamError) -> UpstreamError:
+        """Return the error of a request for which the worker may have ended the connection. Alone there, it has: that
+        is no evidence against the worker."""
+        error.needs_own = True
+        if self.life.is_taken:
+            error.outcome = OutcomeKind.ABANDONED
+        return error
 
     def _is_blamed(self, stream: UpstreamHttp2Stream) -> bool:
         """Whether the worker may have ended the connection for this stream: the last that it has taken, or the next."""

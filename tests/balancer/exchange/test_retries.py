@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -160,6 +161,46 @@ async def test_503_of_the_last_worker_is_forwarded(stage: Stage) -> None:
     assert (answer.status, answer.body, answer.value(b"X-From")) == (503, b"not here", b"bad")
     assert [len(worker.requests) for worker in workers] == [1, 1]
     assert (stage.cluster.counts.errors, stage.cluster.counts.worker_errors) == ({}, 1)
+
+
+async def test_a_busy_answer_that_the_client_gets_is_counted(stage: Stage) -> None:
+    worker = await stage.worker(response(status=b"429 Busy"))
+    await stage.serve(worker, retry={"busy": [429]})
+    assert (await stage.ask(get())).status == 429
+    assert (stage.outcomes("w0"), stage.cluster.counts.worker_errors) == ({"busy": 1}, 1)
+
+
+def has_requests(worker: ScriptedWorker, number: int) -> bool:
+    return len(worker.requests) == number
+
+
+async def test_time_at_a_worker_is_no_wait(stage: Stage) -> None:
+    """A request that has waited, and whose connection breaks after long, waits again behind the one that has got its
+    place."""
+    gates = [asyncio.Event() for _ in range(3)]
+    last, closing = response(b"last"), response(b"fine", b"Connection: close")
+    ends: list[tuple[Any, ...]] = [(gates[0], closing), (gates[1],), (gates[2], closing), (last,)]
+    scripts = iter([playing(Wire.request, *steps) for steps in ends])
+
+    async def script(wire: Wire) -> None:
+        await next(scripts)(wire)
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, max_in_flight=1, timeouts={"queue": 2.0})
+    clients = [await stage.asking(worker, get(b"/0"))]
+    for number in (1, 2):
+        clients.append(await stage.sending(get(b"/%d" % number)))
+        await stage.eventually(lambda: len(stage.cluster.queue) == len(clients) - 1)
+    for number, passed in ((0, 0.5), (1, 1.3)):
+        stage.jump(passed)
+        gates[number].set()
+        await stage.eventually(partial(has_requests, worker, number + 2))
+    assert [request.line.split()[1] for request in worker.requests] == [b"/0", b"/1", b"/2"]
+    stage.jump(0.6)
+    await stage.turn()
+    gates[2].set()
+    assert (await clients[1].response()).body == b"last"
+    assert (await clients[2].response()).body == b"fine"
 
 
 async def test_503_of_the_only_worker_is_forwarded(stage: Stage) -> None:

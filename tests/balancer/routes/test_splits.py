@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from policies import Available, EndpointState, Overloaded, RequestFacts
 from tests.support.admin_requests import local, metrics, status
 from tests.support.command_line import run_balancer
 from tests.support.stage import Stage, pool_of, traffic
-from tests.support.wire import Message, ScriptedWorker, answering, get, response
+from tests.support.wire import Message, ScriptedWorker, Wire, answering, get, playing, response
 
 SPLIT = {"stable": 90, "next": 10}
 
@@ -186,6 +187,52 @@ async def test_only_requests_of_the_split_count(stage: Stage) -> None:
     for path in (b"/bad", b"/copied", b"/"):
         await send(stage, 100, get(path))
     assert "% of its requests failed, and 0.00% of the others" in (await split_of(stage))["reason"]
+
+
+async def test_reload_without_a_change_keeps_the_counts_of_the_guard(stage: Stage) -> None:
+    await serve_split(stage, answer=response(status=b"500 Oops"), canary="next")
+    await send(stage, 40)
+    await stage.reload()
+    await send(stage, 20)
+    assert "of its requests failed" in (await split_of(stage))["reason"]
+
+
+async def test_canary_that_is_busy_is_guarded(stage: Stage) -> None:
+    """Its clients get the 503, although that is no failure for the health of its endpoints."""
+    await serve_split(stage, answer=response(status=b"503 Busy"), canary="next")
+    clusters = stage.settings.model_dump(exclude_unset=True)["clusters"]
+    busy = {name: cluster | {"retry": {"busy": [503]}} for name, cluster in clusters.items()}
+    await stage.reload(clusters=busy)
+    await send(stage, 100)
+    assert "100.00% of its requests failed" in (await split_of(stage))["reason"]
+
+
+def have_come(workers: list[ScriptedWorker], number: int) -> bool:
+    return sum(len(worker.requests) for worker in workers) == number
+
+
+async def test_canary_whose_clients_leave_is_guarded(stage: Stage) -> None:
+    """It hangs, and they have less patience than the balancer."""
+    stable = await stage.worker(response())
+    hanging = await stage.worker(playing(Wire.request, Wire.closed))
+    workers = [stable, hanging]
+    await stage.serve(
+        endpoints=[],
+        routes=[{"prefix": "/", "split": SPLIT, "canary": "next"}],
+        clusters={"stable": pool_of(stable), "next": pool_of(hanging)},
+    )
+    await send(stage, 0)
+    for number in range(100):
+        client = await stage.sending(get())
+        hung = len(hanging.requests)
+        await stage.eventually(partial(have_come, workers, number + 1))
+        if len(hanging.requests) == hung:
+            await client.response()
+        client.reset()
+    await stage.eventually(lambda: not any(one.router.in_flight for one in stage.running.clusters))
+    stage.jump(1.1)
+    stage.control_plane.splits.sweep(stage.clock.at)
+    assert "of its clients left" in (await split_of(stage))["reason"]
 
 
 async def test_good_canary_and_one_without_a_guard_keep_their_share(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from hyperframe.frame import GoAwayFrame
 from tests.support.peers import nginx
 from tests.support.scripted_transports import Http2, Play, hello, serve_plays
 from tests.support.stage import Stage
-from tests.support.wire import fault_of, get, post
+from tests.support.wire import ScriptedWorker, fault_of, get, post, response
 
 COOKIE = b"Cookie: " + b"c" * 20_000
 CALM = 11
@@ -42,16 +42,18 @@ def strict(gate: asyncio.Event, bad: bytes = b"/bad", last: int = 0) -> Any:
 
 
 async def test_large_head_has_a_connection_of_its_own(stage: Stage) -> None:
-    """The worker ends that connection twice; a POST on another one is answered."""
+    """The worker ends that connection, which is no evidence against it, and the request is not repeated; a POST on
+    another one is answered."""
     gate = asyncio.Event()
     plays = await serve_plays(stage, strict(gate))
     victims = [asyncio.ensure_future(stage.ask(post(b"x"))) for _ in range(3)]
     await stage.eventually(partial(has_begun, plays, 3))
     assert fault_of(await stage.ask(get(b"/bad", COOKIE)))[:2] == (502, "connection_broken")
-    assert len(plays) == 5
+    assert len(plays) == 4
+    assert stage.outcomes("w0") == {"abandoned": 1}
     late = asyncio.ensure_future(stage.ask(post(b"x")))
-    await stage.eventually(partial(has_begun, plays, 6))
-    assert plays[5].wire is plays[0].wire
+    await stage.eventually(partial(has_begun, plays, 5))
+    assert plays[4].wire is plays[0].wire
     gate.set()
     assert [answer.status for answer in await asyncio.gather(*victims, late)] == [200] * 4
 
@@ -120,6 +122,28 @@ async def test_head_above_the_size_that_the_worker_announces(stage: Stage) -> No
     assert len(plays) == 2
     assert stage.outcomes() == {"ok": 2, "abandoned": 1}
     assert stage.pool().counts.opened == 1
+
+
+async def test_head_that_one_worker_does_not_take_goes_to_another(stage: Stage) -> None:
+    """Also a POST: nothing of it was sent."""
+
+    async def strict_about_heads(play: Play) -> None:
+        assert isinstance(play, Http2)
+        play.peer.h2.update_settings({SettingCodes.MAX_HEADER_LIST_SIZE: 2000})
+        await hello(play)
+
+    large = b"Cookie: " + b"c" * 2000
+    await serve_plays(stage, strict_about_heads)
+    assert (await stage.ask(get())).status == 200
+    other = await stage.worker(response(b"other"))
+    endpoints = [*stage.settings.model_dump(exclude_unset=True)["endpoints"], other_endpoint(other)]
+    await stage.reload(endpoints=endpoints)
+    answers = [await stage.ask(post(b"x", large)) for _ in range(4)]
+    assert [(answer.status, answer.body) for answer in answers] == [(200, b"other")] * 4
+
+
+def other_endpoint(worker: ScriptedWorker) -> dict[str, str]:
+    return {"id": "other", "address": worker.url, "region": "r"}
 
 
 @pytest.mark.second_tier
