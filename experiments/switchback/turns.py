@@ -132,7 +132,9 @@ class PolicyTurns:
         try:
             reading = MetricsReading.of(status, self.now())
         except (KeyError, TypeError, AttributeError) as error:
-            raise BadInputError(f"URL: it is no balancer: its answer has no latencies: {error!r}") from None
+            raise BadInputError(
+                f"URL: it is no balancer of this version: its answer has no latencies as these: {error!r}"
+            ) from None
         if self._expected and reading.policy != self._expected:
             self._is_ours = False
             raise LiveError(
