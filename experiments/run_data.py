@@ -238,7 +238,11 @@ class Run:
 
     @property
     def span(self) -> float:
-        return self.samples.span if self.facts.seconds is None else self.facts.seconds
+        """Seconds of the run: of an open loop at least those for which its requests were offered."""
+        if self.facts.seconds is not None:
+            return self.facts.seconds
+        rate = self.facts.offered_rate
+        return max(self.samples.span, self.samples.requests / rate if rate else 0.0)
 
 
 def save_run(run: Run, path: Path) -> None:

@@ -29,8 +29,15 @@ def exchange(url: str, faults: dict[str, Any] | None) -> dict[str, Any]:
             return in_force
     except urllib.error.HTTPError as error:
         with error:
-            raise Unreachable(
-                f"{url} answered {error.code}: {error.read().decode(errors='replace')}"
-            ) from None
+            text = error.read().decode(errors="replace")
+            raise Unreachable(f"{url} answered {error.code}: {_in_words(text)}") from None
     except (OSError, ValueError) as error:
         raise Unreachable(f"{url}: {getattr(error, 'reason', error)}; is a worker running there?") from None
+
+
+def _in_words(refusal: str) -> str:
+    """Return what is wrong with each field; a text of another form as it is."""
+    try:
+        return "; ".join(f"{one['field']}: {one['message']}" for one in json.loads(refusal)["detail"])
+    except (ValueError, TypeError, KeyError):
+        return refusal

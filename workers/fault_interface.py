@@ -84,7 +84,10 @@ class Control:
 def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
     """Return an error response that names every invalid field and the reason."""
     detail = [
-        {"field": ".".join(map(str, item["loc"])) or "body", "message": item["msg"]}
+        {
+            "field": ".".join(map(str, item["loc"])) or "body",
+            "message": item["msg"].removeprefix("Value error, "),
+        }
         for item in error.errors(include_url=False, include_context=False)
     ]
     return refused(status, reason, detail)

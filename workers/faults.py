@@ -80,9 +80,13 @@ class Faults(BaseModel):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        """Reject pauses that overlap, and options without their fault."""
+        """Reject pauses that overlap or never come, and options without their fault."""
         if self.every and self.every <= self.pause:
             raise ValueError("every: must be longer than the pause")
+        if self.lasts is not None and self.after >= self.lasts:
+            raise ValueError("after: must be less than lasts")
+        if self.model_dump(exclude_defaults=True).keys() == {"lasts"}:
+            raise ValueError("lasts: says nothing without a fault")
         for option, fault in OPTIONS.items():
             if getattr(self, option) != type(self).model_fields[option].default and not getattr(self, fault):
                 raise ValueError(f"{fault}: {option} says nothing without it")

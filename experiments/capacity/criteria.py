@@ -16,7 +16,7 @@ import numpy as np
 
 from balancer.syntax.printable import with_digits
 from experiments.run_data import Run, Samples
-from experiments.stats.measures import ACHIEVED_LIMIT, deadline_mapped, percentile, without_lag
+from experiments.stats.measures import ACHIEVED_LIMIT, LEAST_BEYOND, deadline_mapped, percentile, without_lag
 
 MOST_ERRORS = 0.001
 MOST_GROWTH = 0.01
@@ -107,8 +107,8 @@ def growth(samples: Samples, span: float) -> tuple[float, float]:
 STEP = 1.5
 PRECISION = 1.02
 MOST_TRIALS = 60
-LOWEST_PART = 1e-3
-"""Fraction of the first rate below which the search reports that no rate passes."""
+LEAST_REQUESTS = 100 * LEAST_BEYOND
+"""Minimum number of requests of a run: with fewer, a p99 is a few requests."""
 
 REPETITIONS = 2
 """Number of repetitions of an unusable run."""
@@ -132,12 +132,12 @@ class Capacity:
         return self.passed > 0 and self.failed <= self.passed * PRECISION * (1 + 1e-9)
 
 
-def search(attempt: Callable[[float], RateTrial], first: float) -> Capacity:
-    """Search from the rate `first` on, in requests per second."""
+def search(attempt: Callable[[float], RateTrial], first: float, least: float) -> Capacity:
+    """Search from the rate `first` on, not below `least`, in requests per second."""
     trials = list[RateTrial]()
     while len(trials) < MOST_TRIALS:
         found = so_far(trials)
-        rate = following(found.passed, found.failed, first)
+        rate = following(found.passed, found.failed, first, least)
         if rate is None:
             break
         trial = repeated_until_usable(attempt, rate, trials)
@@ -153,14 +153,14 @@ def so_far(trials: Sequence[RateTrial], unusable: str = "") -> Capacity:
     return Capacity(passed, failed, tuple(trials), unusable)
 
 
-def following(passed: float, failed: float, first: float) -> float | None:
+def following(passed: float, failed: float, first: float, least: float) -> float | None:
     """Next rate to try; None if the search has converged."""
     if not passed and math.isinf(failed):
         return first
     if math.isinf(failed):
         return passed * STEP
     if not passed:
-        return failed / STEP if failed > first * LOWEST_PART else None
+        return failed / STEP if failed >= least * STEP else None
     return math.sqrt(passed * failed) if failed > passed * PRECISION else None
 
 

@@ -10,6 +10,7 @@ import math
 
 from experiments.errors import BadInputError
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.table import MOST_REQUESTS
 from workers.service import parse_profile
 
 STEADY = ("poisson", "constant")
@@ -24,7 +25,10 @@ def at_rate(scenario: Scenario, rate: float, duration: float | None = None) -> S
         )
     if scenario.events:
         raise BadInputError(f"{scenario.name}: events change its capacity within a run; take one without")
-    steady = load.model_copy(update={"mode": "open", "rate": rate, "duration": duration or load.duration})
+    given = {"mode": "open", "rate": rate, "duration": duration or load.duration}
+    steady = load.model_copy(update=given)
+    if steady.planned > MOST_REQUESTS:
+        raise BadInputError(f"{rate:g}/s: {steady.planned:,} requests; a run has at most {MOST_REQUESTS:,}")
     entries = tuple(entry.model_copy(update={"batch": None}) for entry in scenario.entries)
     return scenario.model_copy(update={"load": steady, "entries": entries, "thresholds": ()})
 

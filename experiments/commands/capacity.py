@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from balancer.syntax.printable import with_digits
-from experiments.capacity.criteria import Capacity, RateTrial, search, so_far, tried
+from experiments.capacity.criteria import LEAST_REQUESTS, Capacity, RateTrial, search, so_far, tried
 from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import (
@@ -121,7 +121,11 @@ def capacity(
         raise BadInputError("--policy: name the policy whose capacity is wanted, or take --curve")
     chosen = runnable(scenario, Overrides(policies=(policy,), seed=seed), simulated)
     first, bound = start or FIRST_PART * pooled(chosen), slo or chosen.slo
-    at_rate(chosen, first, duration)
+    offered = at_rate(chosen, first, duration).load
+    if offered.planned < LEAST_REQUESTS:
+        raise BadInputError(
+            f"--start, --duration: {offered.planned:,} requests in a run; a p99 takes {LEAST_REQUESTS:,}"
+        )
     console = console_here()
     label, together = chosen.entries[0].label, with_digits(pooled(chosen), 4)
     within = f"{bound * chosen.time_scale * 1e3:g} ms"
@@ -145,7 +149,7 @@ def capacity(
     try:
         with signals_interrupt():
             for number in range(searches or 1):
-                found.append(search(partial(attempt, number), first))
+                found.append(search(partial(attempt, number), first, LEAST_REQUESTS / offered.duration))
         was_stopped = False
     except (KeyboardInterrupt, Interrupted):
         print_stopped(console, "Nothing was left running.")
@@ -224,5 +228,5 @@ def capacity_in_words(found: Capacity) -> str:
         passed = f"{per_second(found.passed)} passed" if found.passed else "nothing passed"
         return f"No capacity: {passed}, and {found.unusable}"
     if not found.passed:
-        return f"No capacity: {lowest} fails too"
+        return f"No capacity: {lowest} fails too; lower ones take a longer --duration"
     return f"No capacity: {per_second(found.passed)} passes, and {lowest} was the lowest to fail"

@@ -48,6 +48,7 @@ from experiments.stats.comparison import ENOUGH_BLOCKS, Standing
 from experiments.stats.run_summary import counted
 from experiments.sweep.catalogue import chosen_grid, to_read
 from experiments.sweep.catalogue import differences as catalogue_differences
+from experiments.sweep.driver import print_invalid
 from experiments.sweep.tables import change_table, changes
 from experiments.verdict.phrases import show, units_of
 
@@ -321,6 +322,8 @@ def compare_catalogues(
     """
     with to_read(first) as one, to_read(second) as two:
         before, after = (opened.rows(chosen_grid(opened, grid).grid.name) for opened in (one, two))
+    print_invalid(before, first, console_here())
+    print_invalid(after, second, console_here())
     found = changes(before, after, measure)
     console_here().print(whole_table(change_table(found, measure)))
     write_json(file, {"measure": measure, "changes": found})

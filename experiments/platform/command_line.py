@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from errno import ENOSPC
+from io import TextIOWrapper
 
 import click
 
@@ -20,6 +21,8 @@ LAB = ("numpy", "matplotlib", "jinja2")
 
 def run_command_line(group: click.Group, name: str) -> None:
     """Run the group with this process's arguments and exit with its code; errors are one line on standard error."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of what its encoding lacks
     try:
         code = group.main(prog_name=name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -13,6 +13,8 @@ from experiments.errors import BadInputError
 
 GZIP_MAGIC = b"\x1f\x8b"
 
+DAMAGED = "damaged, or compressed in part, which `zcat -f` mends"
+
 LONGEST_LINE = 8 << 20
 """Limit in characters; a balancer writes at most some thousand."""
 
@@ -26,7 +28,10 @@ def unpacked(file: BufferedReader) -> gzip.GzipFile | BufferedReader:
 def text_lines(file: BufferedReader, encoding: str) -> Iterator[str]:
     """Yield the lines of a text; other bytes are replaced, and a line beyond `LONGEST_LINE` comes in pieces."""
     with TextIOWrapper(unpacked(file), encoding=encoding, errors="replace") as text:
-        yield from iter(partial(text.readline, LONGEST_LINE + 1), "")
+        for line in iter(partial(text.readline, LONGEST_LINE + 1), ""):
+            if line.startswith("\x1f\ufffd\x08"):
+                raise ValueError("gzip after plain text")
+            yield line
 
 
 @contextmanager
@@ -35,5 +40,5 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else DAMAGED
         raise BadInputError(f"{name} cannot be read: {reason}") from None

@@ -88,20 +88,28 @@ def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entr
     """
     entries = [entry for entry in scenario.entries if mode == "closed" or entry.batch is None]
     if wanted:
-        wanted = [located_here(name) for name in wanted]
-        labels_of_files = dict(
-            zip(files := [n for n in wanted if is_reference(n)], labels_of(files), strict=True)
-        )
-        entries = [
-            entry
-            for name in wanted
-            for entry in entries_named(entries, name, labels_of_files.get(name, name))
-        ]
-    labels = [entry.label for entry in entries]
-    kept = [entry for entry in entries if entry.repeat_of is None or entry.repeat_of in labels]
-    if len(set(labels)) < len(labels):
+        own = {entry.label for entry in entries}
+        names = [name if name in own else located_here(name) for name in wanted]
+        labels = labels_of_files([name for name in names if name not in own and is_reference(name)])
+        entries = [entry for name in names for entry in entries_named(entries, name, labels.get(name, name))]
+    found = [entry.label for entry in entries]
+    if len(set(found)) < len(found):
         raise BadInputError(f"--policies: an entry is named twice in {','.join(wanted)!r}")
-    return kept
+    alone = [entry for entry in entries if entry.repeat_of is not None and entry.repeat_of not in found]
+    if wanted and alone:
+        control = alone[0]
+        raise BadInputError(
+            f"--policies: {control.label!r} is the A/A control of {control.repeat_of!r}: name that too"
+        )
+    return [entry for entry in entries if entry not in alone]
+
+
+def labels_of_files(references: Sequence[str]) -> dict[str, str]:
+    """Labels by reference. Raises `BadInputError` for one that is malformed."""
+    try:
+        return dict(zip(references, labels_of(references), strict=True))
+    except PoliciesError as error:
+        raise BadInputError(f"--policies: {error}") from None
 
 
 def entries_named(entries: Sequence[Entry], name: str, label: str) -> list[Entry]:

@@ -23,11 +23,13 @@ from experiments.errors import STOPPED, BadInputError
 from experiments.platform.terminal import LivePanel, clock, print_stopped, signals_interrupt
 from experiments.simulator.run import Simulate
 from experiments.sweep import catalogue as catalogues
-from experiments.sweep.catalogue import Catalogue
+from experiments.sweep.catalogue import Catalogue, CellRow
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.computation import Computation, Computers, dask, dask_cluster, local_processes
 from experiments.sweep.grid import Grid
+from experiments.sweep.matrix import left_out
 from experiments.sweep.outcome import CellOutcome, version_of
+from experiments.sweep.sentences import omissions
 
 LINE_EVERY = 10.0
 """Seconds between two lines without a terminal."""
@@ -139,7 +141,16 @@ def run_sweep(grid: Grid, options: SweepOptions, simulate: Simulate, console: Co
             left = len(missing_of(cells, catalogue, options.keep_samples))
             print_stopped(console, f"{left} cells are missing; the same command goes on with them.")
             return STOPPED
+        print_invalid(catalogue.rows(grid.name), options.out, console)
     return farewell(progress, options.out, console)
+
+
+def print_invalid(rows: Sequence[CellRow], catalogue: Path, console: Console) -> None:
+    """Print how many cells are invalid, if any are."""
+    invalid = {kind: count for kind, count in left_out(rows).items() if kind == "invalid"}
+    for words in omissions(invalid, len(rows)):
+        reasons = f" `experiments show {catalogue}` shows the reasons."
+        console.print(Text(words, style="yellow"), reasons, sep="", highlight=False, soft_wrap=True)
 
 
 def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> list[Cell]:

@@ -44,6 +44,7 @@ from experiments.sweep.sentences import (
     distances,
     headline,
     judged,
+    omissions,
     overview_table,
     sentences,
     standings,
@@ -56,12 +57,6 @@ CAPTION = (
 )
 
 MEASURED_CAPTION = "The same on real processes, over valid blocks. Fewer than eight give ratios and no mark."
-
-WARNINGS = {
-    "missing": "are missing: the sweep was stopped, and the same command goes on with them.",
-    "failed": "failed; they stand below and are tried again by the same command.",
-    "invalid": "are invalid by what their runs say, and are compared with nothing.",
-}
 
 
 def write_page(
@@ -96,14 +91,13 @@ def write_page(
 def document_of(facts: GridFacts, matrix: Matrix, planned: int, sections: Sequence[Section]) -> Document:
     """The page as a document, with `sections` below the headline and the warning about omitted cells."""
     grid, row = facts.grid, matrix.row(matrix.variant(facts.grid.ours))
-    omitted = [f"{count} of {planned} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
     return Document(
         title=f"{grid.name}: policy matrix",
         heading=grid.question or "Which policy is best under which scenario?",
         eyebrow=f"Steelyard sweep · {grid.name} · simulated",
         headline=headline(matrix, grid.ours),
         has_verdict=bool(judged(row)),
-        warnings=[Section("Not all cells are in these figures", lines=omitted)],
+        warnings=[Section("Not all cells are in these figures", lines=omissions(matrix.left_out, planned))],
         sections=sections,
     )
 

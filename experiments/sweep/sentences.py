@@ -9,6 +9,7 @@ geometric means over its seeds. Scenarios in which failures decide do not enter 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,18 @@ class Standing:
     p90: float
     worst: float
     worst_scenario: str
+
+
+WARNINGS = {
+    "missing": "are missing: the sweep was stopped, and the same command goes on with them.",
+    "failed": "failed; they stand below and are tried again by the same command.",
+    "invalid": "are invalid by what their runs say, and are compared with nothing.",
+}
+
+
+def omissions(left_out: Mapping[str, int], planned: int) -> list[str]:
+    """One sentence for each reason for which some of the planned cells are not compared."""
+    return [f"{count} of {planned} cells {WARNINGS[name]}" for name, count in left_out.items()]
 
 
 def standings(matrix: Matrix) -> list[Standing]:

@@ -6,6 +6,7 @@ same scenario, policy, knobs and seed are compared; their code may differ.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,16 @@ from experiments.report.tables import Cell, Mark, Table, row
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval, Judged, Standing, holm, judged, standing
 from experiments.sweep.catalogue import CellRow, GridFacts, cell_text
-from experiments.sweep.matrix import Matrix, Square, ceiling_of, failed_of, policy_name, scenario_name, usable
+from experiments.sweep.matrix import (
+    Matrix,
+    Square,
+    ceiling_of,
+    failed_of,
+    is_invalid,
+    policy_name,
+    scenario_name,
+    usable,
+)
 from experiments.sweep.sentences import in_ms, percent
 from experiments.verdict.phrases import show
 
@@ -109,7 +119,9 @@ def group_table(rows: Sequence[CellRow]) -> Table:
 
 def group_parts(done: Sequence[CellRow], planned: int) -> tuple[object, ...]:
     """Row of one policy under a scenario; dashes where no cell has finished."""
-    count = Cell(f"{len(done)}/{planned}", "" if len(done) == planned else "bad")
+    invalid = sum(map(is_invalid, done))
+    text = f"{len(done)}/{planned}" + f", {invalid} INVALID" * (invalid > 0)
+    count = Cell(text, "bad" if invalid or len(done) < planned else "")
     if not done:
         return (count, *[MISSING] * 7)
     failed = fmean(map(failed_of, done))
@@ -125,17 +137,24 @@ def mean(rows: Sequence[CellRow], name: str) -> float:
 
 
 def failure_table(rows: Sequence[CellRow]) -> Table:
-    """Failed cells by message, the most frequent first."""
-    messages: dict[str, list[CellRow]] = {}
+    """Failed cells by message, and invalid ones by policy with the reasons of the first; the most frequent first."""
+    groups: dict[tuple[str, str], list[CellRow]] = defaultdict(list)
     for one in rows:
         if one.state == "failed":
-            messages.setdefault(str(one.numbers["message"]), []).append(one)
+            groups["failed", str(one.numbers["message"])].append(one)
+        elif one.state == "done" and is_invalid(one):
+            groups["invalid", policy_name(one)].append(one)
     shown = tuple(
-        row(message, len(found), cell_text(found[0]))
-        for message, found in sorted(messages.items(), key=lambda pair: -len(pair[1]))
+        row(kind, key if kind == "failed" else why_invalid(found[0]), len(found), cell_text(found[0]))
+        for (kind, key), found in sorted(groups.items(), key=lambda pair: -len(pair[1]))
     )
-    columns = ("message", "cells", "such as")
-    return Table("Failed cells", "The same command tries them again.", columns, shown, prose=True)
+    columns = ("", "message", "cells", "such as")
+    note = "The same command tries failed cells again. Invalid ones are those of a policy, with the first's reasons."
+    return Table("Failed and invalid cells", note, columns, shown, prose=True)
+
+
+def why_invalid(cell: CellRow) -> str:
+    return "; ".join(json.loads(cell.numbers["invalid"]))
 
 
 Place = tuple[str, str]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from balancer.log.formats import Context, text_line
 from experiments.__main__ import cli
 from experiments.commands.session import remedies
+from experiments.platform.command_line import run_command_line
 from experiments.results.directory import load_results
 from experiments.verdict.summary import summarise
 from tests.support.command_line import complaint, run_in_process
@@ -118,3 +121,15 @@ def test_invalid_runs_come_with_what_helps(tmp_path: Path) -> None:
     assert remedies(decided) == [summary.verdict.advice]
     write_results(tmp_path / "fine", blocks=1, requests=60)
     assert remedies(summarise(load_results(tmp_path / "fine"))) == []
+
+
+def test_output_shows_what_its_encoding_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, "latin-1"))
+    monkeypatch.setattr(sys, "argv", ["experiments", "sweep", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        run_command_line(cli, "experiments")
+    sys.stdout.flush()
+    assert ended.value.code == 0
+    assert written.getvalue().startswith(b"Usage: ")
+    assert b"--scenarios A,B,?" in written.getvalue()

@@ -40,7 +40,7 @@ class System:
 def test_a_capacity_is_found_to_two_percent(limit: float) -> None:
     """From below and from above, in few trials, and the true limit lies between pass and failure."""
     system = System(limit)
-    found = search(system, 100.0)
+    found = search(system, 100.0, least=1.0)
     assert found.is_found
     assert found.passed <= limit < found.failed <= found.passed * PRECISION * 1.000001
     assert len(found.trials) == len(system.rates) <= 25
@@ -49,22 +49,22 @@ def test_a_capacity_is_found_to_two_percent(limit: float) -> None:
 def test_the_rate_rises_by_half_until_a_failure() -> None:
     """Then the geometric mean of both ends is tried."""
     system = System(160.0)
-    search(system, 100.0)
+    search(system, 100.0, least=1.0)
     assert system.rates[:4] == pytest.approx([100.0, 150.0, 225.0, math.sqrt(150.0 * 225.0)])
 
 
 def test_the_search_ends_when_no_rate_passes() -> None:
-    """A thousandth of the first rate is the lowest that is tried."""
-    found = search(System(0.0), 100.0)
+    """No rate below the least is tried."""
+    found = search(System(0.0), 100.0, least=10.0)
     assert found.passed == 0.0
     assert not found.is_found
-    assert 0.04 < found.failed < 0.11
+    assert 10.0 <= found.failed < 15.0
 
 
 def test_unusable_trials_are_repeated_and_then_end_the_search() -> None:
     """The highest rate that passed is kept, and no limit of the system is reported."""
     system = System(1000.0, sight=200.0)
-    found = search(system, 100.0)
+    found = search(system, 100.0, least=1.0)
     assert system.rates == pytest.approx([100.0, 150.0, 225.0, 225.0, 225.0])
     assert (found.passed, found.failed, found.is_found) == (150.0, math.inf, False)
     assert found.unusable == "at 225/s late"
@@ -93,6 +93,24 @@ def test_few_requests_that_come_and_go_are_no_growth() -> None:
     assert not list(queue_growth(one))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--policy", "random", "--duration", "0.01"),
+            "--start, --duration: 1 requests in a run; a p99 takes",
+        ),
+        (("--policy", "random", "--start", "33"), "--start, --duration: 990 requests in a run; a p99 takes"),
+        (("--policy", "random", "--start", "1e7"), "1e+07/s: 300,000,000 requests; a run has at most 20,000"),
+        (("--curve", "--rates", "1e7"), "1e+07/s: 300,000,000 requests; a run has at most 20,000,000"),
+    ],
+)
+def test_runs_of_too_few_or_too_many_requests_are_rejected(options: tuple[str, ...], message: str) -> None:
+    done = run_in_process(cli, "experiments", "capacity", "steady", "--simulated", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"experiments: {message}")
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_stopped_search_reports_the_rates_that_passed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -107,7 +125,7 @@ def test_stopped_search_reports_the_rates_that_passed(
         return simulated(runner, scenario, planned, observer)
 
     monkeypatch.setattr(SimulatedRunner, "run", run)
-    search = ("--policy", "random", "--simulated", "--duration", "20", "--start", "20")
+    search = ("--policy", "random", "--simulated", "--duration", "50", "--start", "20")
     done = run_in_process(cli, "experiments", "capacity", "steady", *search, "--json", str(tmp_path / "a"))
     assert done.returncode == STOPPED
     assert "No capacity: 30/s passed, and the search was stopped" in done.stdout

@@ -156,7 +156,7 @@ def test_requests_are_attributed_to_workers(tiny: tuple[Path, subprocess.Complet
 @pytest.mark.usefixtures("unrendered")
 def test_a_search_for_capacity_names_its_bound_in_measured_time(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
-    search = ("--policy", "random", "--simulated", "--duration", "1", "--start", "200")
+    search = ("--policy", "random", "--simulated", "--duration", "5", "--start", "200")
     done = run_in_process(cli, "experiments", "capacity", str(tmp_path / "tiny.toml"), *search)
     assert done.stdout.startswith("random: p99 within 200 ms; "), done
 

@@ -227,6 +227,18 @@ def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
 
 
+@pytest.mark.parametrize(
+    "parts", [(GOOD.encode(), gzip.compress(GOOD.encode())), (gzip.compress(GOOD.encode()), GOOD.encode())]
+)
+def test_a_log_that_is_compressed_in_part_is_refused(tmp_path: Path, parts: tuple[bytes, bytes]) -> None:
+    """As of `cat access.log access.log.1.gz`."""
+    log = tmp_path / "access.log"
+    log.write_bytes(b"".join(parts))
+    assert "cannot be read: damaged, or compressed in part" in complaint(
+        cli, "experiments", "report", str(log)
+    )
+
+
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("is_piped", [False, True])
 def test_compressed_log(tmp_path: Path, is_piped: bool, monkeypatch: pytest.MonkeyPatch) -> None:

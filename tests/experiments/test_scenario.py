@@ -155,6 +155,13 @@ def test_an_unknown_scenario_lists_the_known_ones() -> None:
         ({"batch": 5, "rate": 2.0}, "--batch and --rate: choose"),
         ({"policies": ("rondom",)}, "--policies: unknown 'rondom'; known: random"),
         ({"policies": ("random", "random")}, "--policies: an entry is named twice"),
+        (
+            {"policies": ("round-robin again",)},
+            "^--policies: 'round-robin again' is the A/A control of 'round-robin'",
+        ),
+        ({"policies": ("round-robin again", "c3")}, "^--policies: 'round-robin again' is the A/A control"),
+        ({"policies": ("x.py:",)}, "^--policies: 'x.py:' must be FILE.py:CLASS"),
+        ({"policies": (":",)}, "^--policies: ':' must be FILE.py:CLASS"),
         ({"time_scale": 50.0}, "--time-scale: "),
         ({"batch": 10**6}, "--batch: "),
         *(
@@ -179,6 +186,16 @@ def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
     )
     assert [entry.label for entry in scenario.entries] == ["least-in-flight", "region-round-robin"]
     assert scenario.baseline == "least-in-flight"
+
+
+def test_policies_select_a_label_that_looks_like_a_reference() -> None:
+    scenario = load_scenario("steady")
+    labels = ("far: 1", "mine.py:First")
+    entries = tuple(scenario.entries[0].model_copy(update={"label": label}) for label in labels)
+    chosen = overridden(
+        scenario.model_copy(update={"entries": entries, "baseline": "far: 1"}), Overrides(policies=labels)
+    )
+    assert [entry.label for entry in chosen.entries] == [*labels]
 
 
 def test_a_rate_opens_the_loop_and_drops_entries_of_other_batches() -> None:

@@ -160,3 +160,10 @@ def test_an_interrupted_run_is_invalid() -> None:
     """The reason has the planned and the actual number of requests."""
     run = hand_made([0.1, 0.1], requests=10)
     assert measures.validity(run.facts, run.samples)[0] == "interrupted: 2 of 10 requests were sent"
+
+
+def test_throughput_of_an_open_loop_is_over_the_time_of_its_load() -> None:
+    """A request in a second is one per second, however soon it was answered; a late answer prolongs the run."""
+    assert measures.throughput([hand_made([0.007], offered_rate=1.0)]) == 1.0
+    assert measures.throughput([hand_made([4.0], offered_rate=1.0)]) == 0.25
+    assert measures.throughput([hand_made([0.005])]) == pytest.approx(200.0)

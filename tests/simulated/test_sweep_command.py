@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from multiprocessing import active_children
@@ -19,6 +20,7 @@ from rich.console import Console
 from experiments.__main__ import cli
 from experiments.run_data import Run
 from experiments.scenario.scenario import Entry, Scenario
+from experiments.sweep.catalogue import to_write
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.computation import DIED, Computation, local_processes
 from experiments.sweep.driver import Progress, SweepOptions, run_sweep
@@ -109,6 +111,24 @@ def test_complete_catalogue_needs_no_scheduler(catalogue: Path) -> None:
     console = Console(record=True, width=200)
     assert run_sweep(small(), options, simulate, console) == 0
     assert "16 cells, 16 of them known already" in console.export_text()
+
+
+def test_invalid_cells_are_said_where_they_are_not_compared(tmp_path: Path) -> None:
+    grid = small_grid(8, ours="random", policies=["random", "round-robin"])
+    path, said = swept(tmp_path / "a.sqlite", grid), "8 of 16 cells are invalid by what their runs say"
+    with to_write(path) as opened:
+        reasons = json.dumps(["the policy failed"])
+        opened.connection.execute(
+            "UPDATE results SET invalid = ? WHERE cell IN (SELECT id FROM cells WHERE label = 'random')",
+            [reasons],
+        )
+    console = Console(record=True, width=200)
+    assert run_sweep(grid, SweepOptions(command="test", out=path), simulate, console) == 0
+    assert f"{said}, and are compared with nothing. `experiments show" in console.export_text()
+    assert read("compare", path, path)[1].count(said) == 2
+    shown = read("show", path)[1]
+    assert "8/8, 8 INVALID" in shown
+    assert re.search(r"invalid +the policy failed +8 +steady, random, seed 1", shown)
 
 
 # --- processes

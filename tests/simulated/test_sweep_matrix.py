@@ -14,6 +14,7 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.report.palette import ON_DARK, ON_LIGHT
+from experiments.report.tables import Cell
 from experiments.scenario.oracles import BOUNDS, CLAIRVOYANT, INFORMED
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import CellRow, State
@@ -30,7 +31,7 @@ from experiments.sweep.sentences import (
     sentences,
     standings,
 )
-from experiments.sweep.tables import best_table, matrix_table
+from experiments.sweep.tables import best_table, failure_table, group_table, matrix_table
 from tests.simulated.sweeping import small_grid
 
 SEEDS = 12
@@ -226,6 +227,17 @@ def test_failed_and_invalid_cells_are_counted_and_not_compared() -> None:
     assert matrix.left_out == {"missing": 1, "failed": 1, "invalid": 1}
     assert matrix.squares["b", "steady"].seeds == SEEDS
     assert marks(matrix)["a"] == "best"
+
+
+def test_invalid_cells_are_marked_and_stand_with_their_reasons() -> None:
+    cells = rows({"a": 0.1}) + [row("steady", "b", seed, invalid=["died", "late"]) for seed in range(2)]
+    cells = [
+        replace(one, numbers=one.numbers | dict.fromkeys(("p95", "max", "throughput"), 1.0)) for one in cells
+    ]
+    counts = [line[2] for line in group_table(cells).rows]
+    assert counts == [Cell(f"{SEEDS}/{SEEDS}"), Cell("2/2, 2 INVALID", "bad")]
+    found = [[cell.text for cell in line] for line in failure_table(cells).rows]
+    assert found == [["invalid", "died; late", "2", "steady, b, seed 0"]]
 
 
 def test_missing_cell_does_not_cost_the_first_place() -> None:

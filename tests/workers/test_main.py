@@ -62,6 +62,9 @@ async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers) -> N
         assert (command.returncode, stderr, json.loads(stdout)["slow"]) == (0, b"", slow)
         async with ClientSession() as session, session.get(f"{url}/work") as response:
             assert response.status == status
+    command = await run_workers("fault", url, "--pause", "1s", "--after", "1s", "--lasts", "0.5s")
+    said = (await command.communicate())[1].decode()
+    assert said.endswith(f"{url} answered 422: body: after: must be less than lasts\n"), said
 
 
 def test_help_imports_no_server() -> None:
