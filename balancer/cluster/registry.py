@@ -58,6 +58,7 @@ class EndpointRegistry:
         self._weights: dict[str, float] = {}
         self._awaited: dict[str, AdminState] = {}
         self._order: tuple[str, ...] = ()  # of the discovery sources: the first takes precedence
+        self._holding: set[str] = set()  # sources whose list is what a reload would have removed
         self._members = self._merged(self._lists)
 
     # --- reading
@@ -119,7 +120,7 @@ class EndpointRegistry:
         """Apply another runtime configuration with its discovery sources: the endpoints `found` by each, None where
         they are unchanged or there is no answer yet. Weights set by command stay for endpoints added by command alone.
 
-        A source without any answer holds the endpoints that would be removed, until it has one.
+        A new source without any answer holds the endpoints that would be removed, until it has one.
         """
         named = {endpoint.id for endpoint in config.settings.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
@@ -128,22 +129,25 @@ class EndpointRegistry:
         for source, endpoints in found.items():
             if endpoints is not None or source in self._lists:
                 lists[source] = self._lists[source] if endpoints is None else by_id(endpoints)
-        self._order = tuple(found)
+        before, self._order = self._order, tuple(found)
         kept = self._merged(lists)
         going = {id_: self._lists[one.source][id_] for id_, one in self._members.items() if id_ not in kept}
-        held = {source: going for source in found if going and source not in lists}
+        held = {source: going for source in found if going and source not in lists and source not in before}
+        self._holding = {source for source in found if source in self._holding and found[source] is None}
+        self._holding.update(held)
         self._install(lists | held)
 
     def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Replace the endpoints of a discovery source; does nothing if they are unchanged."""
         wanted = by_id(endpoints)
+        self._holding.discard(source)
         if source not in self._lists or [*wanted.values()] != [*self._lists[source].values()]:
             self._install({**self._lists, source: wanted})
 
     def hold(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Use the endpoints that another process knows of a discovery source, if that has no answer yet."""
         held = by_id(endpoints)
-        if held and source not in self._lists:
+        if source in self._holding or (held and source not in self._lists):
             self._install({**self._lists, source: held})
 
     def add(self, config: EndpointConfig) -> None:

@@ -1,7 +1,7 @@
 """Endpoint discovery: polls the sources file, DNS and Kubernetes, and updates the endpoint registry.
 
-A source without a valid answer changes nothing; its problem is kept for the status and logged once. One that has never
-had an answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in time
+A source without a valid answer changes nothing; its problem is kept for the status and logged once. One that is new
+and has no answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in time
 and in frequency.
 """
 
@@ -119,9 +119,9 @@ class Discovery:
 
     def hold(self, known: dict[str, list[Any]]) -> None:
         """Let each source that has no answer yet hold what another process knows of it. Faulty ones are left out."""
-        for source in self.sources:
+        for source in (each for each in self.sources if each.source in known):
             with suppress(ConfigError, ValidationError):
-                found = [EndpointConfig.model_validate(each) for each in known.get(source.source, ())]
+                found = [EndpointConfig.model_validate(each) for each in known[source.source]]
                 self._roster.hold(source.source, found)
 
     def forget_sources(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ async def test_name_without_an_answer_holds_what_it_replaces(
     names.address("none.test", "127.0.0.2")
     await pass_time(stage, 2)
     assert known(stage) == [f"127.0.0.2-{worker.port}"]
+
+
+async def test_old_name_without_an_answer_holds_nothing(stage: Stage, names: NameServer) -> None:
+    """Only a source that is new in a reload holds what this removes."""
+    worker, other = await stage.worker(response(b"gone")), await stage.worker(response(b"stays"))
+    found = {"dns": [dns(names, name="none.test", port=80)]}
+    await stage.serve(worker, other, discovery=found)
+    await stage.reload(endpoints=[endpoint(other, "w1")], discovery=found)
+    assert known(stage) == ["w1"]
+    assert [(await stage.ask(get())).body for _ in range(2)] == [b"stays"] * 2
 
 
 async def test_name_of_a_cluster_without_an_answer(stage: Stage, names: NameServer) -> None:
@@ -206,3 +217,19 @@ def test_source_without_an_answer_holds_what_is_known_elsewhere() -> None:
     registry.replace("dns", [])
     registry.hold("dns", [one("a", 1)])
     assert [*registry.members] == ["w0"]
+
+
+def test_what_another_process_knows_replaces_what_a_reload_removes() -> None:
+    """A new source without an answer has the list of a sibling, also an empty one; not once it has an answer."""
+    control_plane = Wireless().control_plane
+    registry = control_plane.registry
+    settings = control_plane.config.settings.model_copy(update={"endpoints": ()})
+    registry.apply(replace(control_plane.config, settings=settings), {"file": None})
+    assert [*registry.members] == ["w0"]
+    registry.hold("file", [one("a", 1)])
+    assert [*registry.members] == ["a"]
+    registry.hold("file", [])
+    assert not registry.members
+    registry.replace("file", [one("b", 2)])
+    registry.hold("file", [one("a", 1)])
+    assert [*registry.members] == ["b"]
