@@ -1,8 +1,8 @@
 """Endpoint discovery: polls the sources file, DNS and Kubernetes, and updates the endpoint registry.
 
 A source without a valid answer changes nothing; its problem is kept for the status and logged once. One that is new
-and has no answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in time
-and in frequency.
+and has no answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in
+time and in frequency.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ RemoteSource: TypeAlias = "DnsSource | KubernetesSource"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources of a configuration, whose files have been read. `found`: the endpoints in `file`, None if it is invalid.
-    `remote`: the DNS sources, then the Kubernetes source."""
+    """Sources of a configuration, whose files have been read. `found`: the endpoints in `file`, None if it is invalid;
+    `before`: those that were in force for it then. `remote`: the DNS sources, then the Kubernetes source."""
 
     file: FileSource | None = None
     found: tuple[EndpointConfig, ...] | None = None
+    before: tuple[EndpointConfig, ...] = ()
     remote: tuple[RemoteSource, ...] = ()
 
     @property
@@ -77,7 +78,8 @@ class Discovery:
                     raise
                 file.problem = str(error)
         remote = (self._remote(each, settings.upstream_tls) for each in settings.discovery.remote)
-        return Sources(file, found, tuple(remote))
+        before = () if file is None else tuple(self._roster.named(file.source))
+        return Sources(file, found, before, tuple(remote))
 
     async def look_up(self, sources: Sources, now: float) -> None:
         """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
@@ -101,8 +103,11 @@ class Discovery:
             self._said.pop(source, None)
             self._said.pop(f"notice of {source}", None)
         found = {source.source: source.look(now) for source in sources.remote}
-        if sources.file is not None:
-            found = {sources.file.source: sources.found, **found}
+        if (file := sources.file) is not None:
+            is_changed = (*self._roster.named(file.source),) != sources.before  # by a poll since `prepare`
+            found = {file.source: None if is_changed else sources.found, **found}
+            if is_changed:
+                file.read_again()
         self._roster.apply(config, found)
         for each in self.sources:
             self._take(each, None)
@@ -186,7 +191,9 @@ class Discovery:
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
-            if isinstance(source, FileSource):  # may be a refused file that is tried again; others state a problem
+            if isinstance(
+                source, FileSource
+            ):  # may be a refused file that is tried again; others state a problem
                 source.problem = None
             try:
                 self._roster.replace(source.source, endpoints)

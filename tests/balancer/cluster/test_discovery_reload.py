@@ -44,6 +44,36 @@ async def test_new_name_is_looked_up_before_anything_changes(stage: Stage, names
     assert (await stage.ask(get())).body == b"new"
 
 
+async def test_file_that_changes_while_a_reload_looks_names_up(
+    stage: Stage, names: NameServer, tmp_path: Path
+) -> None:
+    """What left the file in the meantime does not come back, and later versions are found."""
+    path = tmp_path / "endpoints.toml"
+    path.write_text(table(1) + table(2, "b"))
+    file = {"file": {"path": str(path)}}
+    await stage.serve(discovery=file)
+    names.address(NAME, "127.0.0.1")
+    names.is_silent = True
+    found = {**file, "dns": [dns(names, port=3, timeout=20)]}
+    reload = asyncio.ensure_future(stage.reload(discovery=found))
+    await stage.eventually(lambda: names.asked)
+
+    def poll_twice() -> None:
+        for _ in range(2):
+            stage.clock.at += 1
+            stage.control_plane.discovery.tick(stage.clock.at)
+
+    path.write_text(table(1, more="weight = 2\n"))
+    poll_twice()
+    assert known(stage) == ["a"]
+    names.is_silent = False
+    await reload
+    assert known(stage) == ["a", "127.0.0.1-3"]
+    path.write_text(table(1, "c"))
+    poll_twice()
+    assert known(stage) == ["c", "127.0.0.1-3"]
+
+
 @pytest.mark.parametrize("before", ["configuration", "another name"])
 async def test_name_without_an_answer_holds_what_it_replaces(
     stage: Stage, names: NameServer, before: str
