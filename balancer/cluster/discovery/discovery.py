@@ -66,7 +66,7 @@ class Discovery:
     def prepare(self, config: RuntimeConfig, *, may_fail: bool = False) -> Sources:
         """Return the sources of a configuration, for `commit`: that of the file, and the others, unchanged or new.
 
-        Raises `ConfigError` for an invalid file, unless the file `may_fail`. May be called in a thread.
+        Raises `ConfigError` for an invalid file, unless it `may_fail`. May be called in a thread.
         """
         file, found, settings = None, None, config.settings
         if settings.discovery.file is not None:
@@ -77,7 +77,7 @@ class Discovery:
                 if not may_fail:
                     raise
                 file.problem = str(error)
-        remote = (self._remote(each, settings.upstream_tls) for each in settings.discovery.remote)
+        remote = (self._remote(each, settings.upstream_tls, may_fail) for each in settings.discovery.remote)
         before = () if file is None else tuple(self._roster.named(file.source))
         return Sources(file, found, before, tuple(remote))
 
@@ -167,7 +167,9 @@ class Discovery:
             if source in self._tasks:
                 self._tasks[source].cancel()
 
-    def _remote(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> RemoteSource:
+    def _remote(
+        self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig, may_fail: bool
+    ) -> RemoteSource:
         """Return the source for a configuration. Raises `ConfigError`."""
         for source in self._sources.remote:
             if source.is_for(config, tls):
@@ -178,7 +180,7 @@ class Discovery:
         from balancer.cluster.discovery.kubernetes.api import access_of
         from balancer.cluster.discovery.kubernetes.source import KubernetesSource
 
-        return KubernetesSource(config, tls, access_of(config))
+        return KubernetesSource(config, tls, access_of(config, may_fail=may_fail))
 
     async def _ask(self, source: RemoteSource, now: float) -> None:
         try:
