@@ -170,12 +170,12 @@ class EndpointRegistry:
                 f"'{endpoint_id}' comes from {source}, which would bring it back: drain it instead"
             )
         state = self._control_plane.cluster.router.find(endpoint_id)
-        others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
-        next_source = next(others, None)
-        if next_source is None:
-            self._drop(endpoint_id)
+        lists = self._lists
+        _, *others = (name for name in self._ranked(lists) if endpoint_id in lists.get(name, ()))
+        if others:
+            self._put(self._weighed(lists[others[0]][endpoint_id], others[0]))
         else:
-            self._put(self._weighed(self._lists[next_source][endpoint_id], next_source))
+            self._drop(endpoint_id)
         del self._lists[source][endpoint_id]
         return state.in_flight_here
 
@@ -209,9 +209,13 @@ class EndpointRegistry:
 
     # --- in force
 
+    def _ranked(self, sources: Iterable[str]) -> Iterable[str]:
+        """Sources, the one that takes precedence first; some may have no list."""
+        return dict.fromkeys((CONFIGURATION, COMMAND, *self._order, *sources))
+
     def _merged(self, lists: Mapping[str, Mapping[str, EndpointConfig]]) -> dict[str, Member]:
         members: dict[str, Member] = {}
-        for source in dict.fromkeys((CONFIGURATION, COMMAND, *self._order, *lists)):
+        for source in self._ranked(lists):
             for config in lists.get(source, {}).values():
                 members.setdefault(config.id, self._weighed(config, source))
         return members

@@ -211,6 +211,18 @@ async def test_removed_endpoint_that_a_file_names_too(stage: Stage, tmp_path: Pa
     assert goes_on.split() == ["w0", "goes", "on", "from", "file", str(path)]
 
 
+async def test_removed_endpoint_goes_on_from_the_first_source(stage: Stage) -> None:
+    """In the order of the configuration, not of the answers."""
+    await stage.serve(await stage.worker(response()))
+    control_plane = stage.control_plane
+    control_plane.registry.apply(control_plane.config, {"dns first": None, "dns second": None})
+    control_plane.registry.replace("dns second", [one("w0", 2)])
+    control_plane.registry.replace("dns first", [one("w0", 1)])
+    control_plane.registry.remove("w0")
+    member = control_plane.registry.member("w0")
+    assert (member.source, member.config.address) == ("dns first", "http://192.0.2.1:80")
+
+
 def one(id_: str, host: int) -> EndpointConfig:
     return EndpointConfig(id=id_, address=f"http://192.0.2.{host}:80")
 
