@@ -26,6 +26,9 @@ COMMAND = "command"
 MOST_AWAITED = 1000
 """Maximum number of admin states that wait until discovery finds their endpoints here."""
 
+LONGEST_AWAITED = 600.0
+"""Seconds for which they wait, beyond the longest `max_ttl`: the endpoint may have been removed elsewhere by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -56,7 +59,7 @@ class EndpointRegistry:
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
-        self._awaited: dict[str, AdminState] = {}
+        self._awaited: dict[str, tuple[AdminState, float]] = {}  # with the end of the wait
         self._order: tuple[str, ...] = ()  # of the discovery sources: the first takes precedence
         self._holding: set[str] = set()  # sources whose list is what a reload would have removed
         self._members = self._merged(self._lists)
@@ -86,7 +89,9 @@ class EndpointRegistry:
         removed = [config.id for config in configured if config.id not in kept]
         here = {state.id: state.admin_state for state in self._control_plane.cluster.router.states}
         states = {
-            id_: state.value for id_, state in (self._awaited | here).items() if state is not AdminState.READY
+            id_: state.value
+            for id_, state in (self._awaiting() | here).items()
+            if state is not AdminState.READY
         }
         return list(self._lists[COMMAND].values()), removed, dict(self._weights), states
 
@@ -196,9 +201,17 @@ class EndpointRegistry:
         if weight is not None:
             self._weights[endpoint_id] = weight
         if state is not None:
-            self._awaited[endpoint_id] = state
+            names = self._control_plane.config.settings.discovery.dns
+            longest = LONGEST_AWAITED + max((name.max_ttl for name in names), default=0.0)
+            self._awaited[endpoint_id] = state, self._control_plane.cluster.now() + longest
         for excess in [*self._awaited][:-MOST_AWAITED]:
             del self._awaited[excess]
+
+    def _awaiting(self) -> dict[str, AdminState]:
+        """Return the admin states that wait for their endpoints, and forget those that have waited for too long."""
+        now = self._control_plane.cluster.now()
+        self._awaited = {id_: each for id_, each in self._awaited.items() if now < each[1]}
+        return {id_: state for id_, (state, _) in self._awaited.items()}
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
         self._control_plane.cluster.router.set_admin_state(endpoint_id, state)
@@ -255,8 +268,10 @@ class EndpointRegistry:
         cluster.pools.tls = tls
         cluster.pools.configs = {id_: member.config for id_, member in members.items()}
         self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
-        for id_ in [id_ for id_ in self._awaited if id_ in members]:
-            self._set_state(id_, self._awaited.pop(id_))
+        for id_, state in self._awaiting().items():
+            if id_ in members:
+                del self._awaited[id_]
+                self._set_state(id_, state)
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:

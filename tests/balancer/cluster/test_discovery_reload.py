@@ -243,6 +243,20 @@ def test_changes_wait_for_endpoints_that_siblings_know() -> None:
     assert (state.admin_state, state.weight) == (AdminState.READY, 1.0)
 
 
+async def test_state_that_waits_for_an_endpoint_expires(stage: Stage) -> None:
+    """After ten minutes and the longest `max_ttl`: it was removed elsewhere before it was found here."""
+    await stage.serve(await stage.worker(response()))
+    registry = stage.control_plane.registry
+    for id_, wait in (("a", 599), ("b", 2)):
+        registry.expect(id_, AdminState.DRAIN)
+        stage.clock.at += wait
+    registry.expect("c", AdminState.DRAIN)
+    assert registry.orders()[3] == {"b": "drain", "c": "drain"}
+    registry.replace("dns", [one("a", 1), one("b", 2)])
+    states = {state.id: state.admin_state for state in stage.cluster.router.states}
+    assert states == {"w0": AdminState.READY, "a": AdminState.READY, "b": AdminState.DRAIN}
+
+
 def test_number_of_waiting_changes_is_bounded() -> None:
     registry = Wireless().control_plane.registry
     for at in range(2000):
