@@ -26,6 +26,9 @@ COMMAND = "command"
 MOST_AWAITED = 1000
 """Maximum number of admin states that wait until discovery finds their endpoints here."""
 
+LONGEST_AWAITED = 600.0
+"""Seconds for which they wait, beyond the longest `max_ttl`: the endpoint may have been removed elsewhere by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -56,8 +59,9 @@ class EndpointRegistry:
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
-        self._awaited: dict[str, AdminState] = {}
+        self._awaited: dict[str, tuple[AdminState, float]] = {}  # with the end of the wait
         self._order: tuple[str, ...] = ()  # of the discovery sources: the first takes precedence
+        self._holding: set[str] = set()  # sources whose list is what a reload would have removed
         self._members = self._merged(self._lists)
 
     # --- reading
@@ -85,7 +89,9 @@ class EndpointRegistry:
         removed = [config.id for config in configured if config.id not in kept]
         here = {state.id: state.admin_state for state in self._control_plane.cluster.router.states}
         states = {
-            id_: state.value for id_, state in (self._awaited | here).items() if state is not AdminState.READY
+            id_: state.value
+            for id_, state in (self._awaiting() | here).items()
+            if state is not AdminState.READY
         }
         return list(self._lists[COMMAND].values()), removed, dict(self._weights), states
 
@@ -119,7 +125,7 @@ class EndpointRegistry:
         """Apply another runtime configuration with its discovery sources: the endpoints `found` by each, None where
         they are unchanged or there is no answer yet. Weights set by command stay for endpoints added by command alone.
 
-        A source without any answer holds the endpoints that would be removed, until it has one.
+        A new source without any answer holds the endpoints that would be removed, until it has one.
         """
         named = {endpoint.id for endpoint in config.settings.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
@@ -128,22 +134,25 @@ class EndpointRegistry:
         for source, endpoints in found.items():
             if endpoints is not None or source in self._lists:
                 lists[source] = self._lists[source] if endpoints is None else by_id(endpoints)
-        self._order = tuple(found)
+        before, self._order = self._order, tuple(found)
         kept = self._merged(lists)
         going = {id_: self._lists[one.source][id_] for id_, one in self._members.items() if id_ not in kept}
-        held = {source: going for source in found if going and source not in lists}
+        held = {source: going for source in found if going and source not in lists and source not in before}
+        self._holding = {source for source in found if source in self._holding and found[source] is None}
+        self._holding.update(held)
         self._install(lists | held)
 
     def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Replace the endpoints of a discovery source; does nothing if they are unchanged."""
         wanted = by_id(endpoints)
+        self._holding.discard(source)
         if source not in self._lists or [*wanted.values()] != [*self._lists[source].values()]:
             self._install({**self._lists, source: wanted})
 
     def hold(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Use the endpoints that another process knows of a discovery source, if that has no answer yet."""
         held = by_id(endpoints)
-        if held and source not in self._lists:
+        if source in self._holding or (held and source not in self._lists):
             self._install({**self._lists, source: held})
 
     def add(self, config: EndpointConfig) -> None:
@@ -166,12 +175,12 @@ class EndpointRegistry:
                 f"'{endpoint_id}' comes from {source}, which would bring it back: drain it instead"
             )
         state = self._control_plane.cluster.router.find(endpoint_id)
-        others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
-        next_source = next(others, None)
-        if next_source is None:
-            self._drop(endpoint_id)
+        lists = self._lists
+        _, *others = (name for name in self._ranked(lists) if endpoint_id in lists.get(name, ()))
+        if others:
+            self._put(self._weighed(lists[others[0]][endpoint_id], others[0]))
         else:
-            self._put(self._weighed(self._lists[next_source][endpoint_id], next_source))
+            self._drop(endpoint_id)
         del self._lists[source][endpoint_id]
         return state.in_flight_here
 
@@ -192,9 +201,17 @@ class EndpointRegistry:
         if weight is not None:
             self._weights[endpoint_id] = weight
         if state is not None:
-            self._awaited[endpoint_id] = state
+            names = self._control_plane.config.settings.discovery.dns
+            longest = LONGEST_AWAITED + max((name.max_ttl for name in names), default=0.0)
+            self._awaited[endpoint_id] = state, self._control_plane.cluster.now() + longest
         for excess in [*self._awaited][:-MOST_AWAITED]:
             del self._awaited[excess]
+
+    def _awaiting(self) -> dict[str, AdminState]:
+        """Return the admin states that wait for their endpoints, and forget those that have waited for too long."""
+        now = self._control_plane.cluster.now()
+        self._awaited = {id_: each for id_, each in self._awaited.items() if now < each[1]}
+        return {id_: state for id_, (state, _) in self._awaited.items()}
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
         self._control_plane.cluster.router.set_admin_state(endpoint_id, state)
@@ -205,9 +222,13 @@ class EndpointRegistry:
 
     # --- in force
 
+    def _ranked(self, sources: Iterable[str]) -> Iterable[str]:
+        """Sources, the one that takes precedence first; some may have no list."""
+        return dict.fromkeys((CONFIGURATION, COMMAND, *self._order, *sources))
+
     def _merged(self, lists: Mapping[str, Mapping[str, EndpointConfig]]) -> dict[str, Member]:
         members: dict[str, Member] = {}
-        for source in dict.fromkeys((CONFIGURATION, COMMAND, *self._order, *lists)):
+        for source in self._ranked(lists):
             for config in lists.get(source, {}).values():
                 members.setdefault(config.id, self._weighed(config, source))
         return members
@@ -247,8 +268,10 @@ class EndpointRegistry:
         cluster.pools.tls = tls
         cluster.pools.configs = {id_: member.config for id_, member in members.items()}
         self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
-        for id_ in [id_ for id_ in self._awaited if id_ in members]:
-            self._set_state(id_, self._awaited.pop(id_))
+        for id_, state in self._awaiting().items():
+            if id_ in members:
+                del self._awaited[id_]
+                self._set_state(id_, state)
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -198,11 +199,11 @@ class ListenOptions(NamedTuple):
     port: int | None
 
     def over(self, below: Any) -> str:
-        """Return the address to listen on: what is not given is that of `below`, else of the default."""
-        try:
-            address = ListenAddress.parse(below)
-        except (TypeError, ValueError, AttributeError):
-            address = ListenAddress.parse(Settings.model_fields["listen"].default)
+        """Return the address to listen on: what is not given is that of `below`, else, also over a Unix socket, of the
+        default. Raises TypeError, ValueError or AttributeError if `below` is needed and invalid."""
+        default = Settings.model_fields["listen"].default
+        address = ListenAddress.parse_traffic(default if below is None or None not in self else below)
+        address = ListenAddress.parse(default) if address.path else address
         host, port = self.host or address.host, address.port if self.port is None else self.port
         return f"{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -236,7 +237,10 @@ def read_with_sources(
             except ValueError as error:
                 lines.append(f"{variable}: {error}")
     if isinstance(listen, ListenOptions):
-        overrides = {**overrides, "listen": listen.over(merge(layers).document.get("listen"))}
+        overrides = {key: value for key, value in overrides.items() if key != "listen"}
+        # An invalid one is reported with its own source.
+        with suppress(TypeError, ValueError, AttributeError):
+            overrides = {**overrides, "listen": listen.over(merge(layers).document.get("listen"))}
     merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
         settings = Settings.model_validate(merged.document)

@@ -273,10 +273,13 @@ class ControlPlane:
             if pools.room != 0:
                 pools.by_id[state.id].open_ahead()
 
-    def read_sources(self, *, may_fail: bool = False) -> None:
-        """Begin with the sources of endpoints, as `Discovery.prepare` returns them. Raises `ConfigError`."""
-        sources = self.discovery.prepare(self.config, may_fail=may_fail)
-        self.discovery.commit(sources, self.config, self.cluster.now())
+    def sources_of(self, config: RuntimeConfig) -> Sources:
+        """Return what `Discovery.prepare` does; files may be invalid in a process that joins others."""
+        return self.discovery.prepare(config, may_fail=self.cluster.process.joins)
+
+    def read_sources(self) -> None:
+        """Begin with the sources of endpoints. Raises `ConfigError`."""
+        self.discovery.commit(self.sources_of(self.config), self.config, self.cluster.now())
 
     def known(self) -> dict[str, Any]:
         """Return the discovered endpoints of all clusters by name, for `hold` in another process."""

@@ -96,7 +96,7 @@ class Reloads:
         sources = {}
         for plane, one in self._control_plane.kept(config):
             with in_cluster(plane.cluster.name):
-                sources[plane.cluster.name] = plane.discovery.prepare(one)
+                sources[plane.cluster.name] = plane.sources_of(one)
             plane.registry.warm(one)  # here, in a thread, because it takes long
             plane.try_policy(one)
         is_new = settings.log.access != "off" and settings.log != self._log

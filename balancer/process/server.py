@@ -99,7 +99,8 @@ class Server:
         # The first process reports for all.
         self._say = complain if member is None or not member.index else in_silence
         self._apply_tracing(config.settings.tracing)
-        self.control_plane.read_sources(may_fail=member is not None and member.is_later)
+        self.process.joins = member is not None and member.is_later
+        self.control_plane.read_sources()
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
         channel = None
         if member is not None:

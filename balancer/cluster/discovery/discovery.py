@@ -1,8 +1,8 @@
 """Endpoint discovery: polls the sources file, DNS and Kubernetes, and updates the endpoint registry.
 
-A source without a valid answer changes nothing; its problem is kept for the status and logged once. One that has never
-had an answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in time
-and in frequency.
+A source without a valid answer changes nothing; its problem is kept for the status and logged once. One that is new
+and has no answer holds the endpoints that it replaces, or those that another process knows. Each poll is bounded in
+time and in frequency.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ RemoteSource: TypeAlias = "DnsSource | KubernetesSource"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources of a configuration, whose files have been read. `found`: the endpoints in `file`, None if it is invalid.
-    `remote`: the DNS sources, then the Kubernetes source."""
+    """Sources of a configuration, whose files have been read. `found`: the endpoints in `file`, None if it is invalid;
+    `before`: those that were in force for it then. `remote`: the DNS sources, then the Kubernetes source."""
 
     file: FileSource | None = None
     found: tuple[EndpointConfig, ...] | None = None
+    before: tuple[EndpointConfig, ...] = ()
     remote: tuple[RemoteSource, ...] = ()
 
     @property
@@ -65,7 +66,7 @@ class Discovery:
     def prepare(self, config: RuntimeConfig, *, may_fail: bool = False) -> Sources:
         """Return the sources of a configuration, for `commit`: that of the file, and the others, unchanged or new.
 
-        Raises `ConfigError` for an invalid file, unless the file `may_fail`. May be called in a thread.
+        Raises `ConfigError` for an invalid file, unless it `may_fail`. May be called in a thread.
         """
         file, found, settings = None, None, config.settings
         if settings.discovery.file is not None:
@@ -76,8 +77,9 @@ class Discovery:
                 if not may_fail:
                     raise
                 file.problem = str(error)
-        remote = (self._remote(each, settings.upstream_tls) for each in settings.discovery.remote)
-        return Sources(file, found, tuple(remote))
+        remote = (self._remote(each, settings.upstream_tls, may_fail) for each in settings.discovery.remote)
+        before = () if file is None else tuple(self._roster.named(file.source))
+        return Sources(file, found, before, tuple(remote))
 
     async def look_up(self, sources: Sources, now: float) -> None:
         """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
@@ -101,8 +103,11 @@ class Discovery:
             self._said.pop(source, None)
             self._said.pop(f"notice of {source}", None)
         found = {source.source: source.look(now) for source in sources.remote}
-        if sources.file is not None:
-            found = {sources.file.source: sources.found, **found}
+        if (file := sources.file) is not None:
+            is_changed = (*self._roster.named(file.source),) != sources.before  # by a poll since `prepare`
+            found = {file.source: None if is_changed else sources.found, **found}
+            if is_changed:
+                file.read_again()
         self._roster.apply(config, found)
         for each in self.sources:
             self._take(each, None)
@@ -119,9 +124,9 @@ class Discovery:
 
     def hold(self, known: dict[str, list[Any]]) -> None:
         """Let each source that has no answer yet hold what another process knows of it. Faulty ones are left out."""
-        for source in self.sources:
+        for source in (each for each in self.sources if each.source in known):
             with suppress(ConfigError, ValidationError):
-                found = [EndpointConfig.model_validate(each) for each in known.get(source.source, ())]
+                found = [EndpointConfig.model_validate(each) for each in known[source.source]]
                 self._roster.hold(source.source, found)
 
     def forget_sources(self) -> None:
@@ -162,7 +167,9 @@ class Discovery:
             if source in self._tasks:
                 self._tasks[source].cancel()
 
-    def _remote(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> RemoteSource:
+    def _remote(
+        self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig, may_fail: bool
+    ) -> RemoteSource:
         """Return the source for a configuration. Raises `ConfigError`."""
         for source in self._sources.remote:
             if source.is_for(config, tls):
@@ -173,7 +180,7 @@ class Discovery:
         from balancer.cluster.discovery.kubernetes.api import access_of
         from balancer.cluster.discovery.kubernetes.source import KubernetesSource
 
-        return KubernetesSource(config, tls, access_of(config))
+        return KubernetesSource(config, tls, access_of(config, may_fail=may_fail))
 
     async def _ask(self, source: RemoteSource, now: float) -> None:
         try:

@@ -57,6 +57,10 @@ class FileSource:
             tls.prepare(endpoints, "discovery.file.endpoints")
         return endpoints
 
+    def read_again(self) -> None:
+        """Let the next polls read the file, also if it is unchanged."""
+        self._seen = self._taken = None
+
     def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
         """Poll the file when that is due; returns its endpoints if it has a new valid version, else None."""
         if now < self._next_at:

@@ -109,6 +109,7 @@ class RuntimeOverrides:
             for order in overrides["splits"]:
                 with suppress(CommandRefused):  # the siblings have another configuration, which is reported
                     self._control_plane.splits.change(**order)
+        self._control_plane.cluster.process.joins = False
         self._is_synced.set()
 
     async def _fetch(self) -> dict[str, Any] | None:

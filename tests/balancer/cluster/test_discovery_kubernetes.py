@@ -617,6 +617,25 @@ async def test_reload(cluster: Cluster, stage: Stage) -> None:
     await stage.eventually(lambda: cluster.api.watching == 0)
 
 
+@pytest.mark.parametrize("key", ["token_file", "ca_file"])
+async def test_file_of_credentials_in_a_process_that_joins_others(
+    cluster: Cluster, stage: Stage, tmp_path: Path, key: str
+) -> None:
+    """One that cannot be read is a problem of the source, which holds what is known until it has an answer."""
+    await cluster.serve_one()
+    stage.cluster.process.joins = True
+    absent = tmp_path / "absent"
+    server = str(cluster.keys["server"]).replace("http:", "https:" if key == "ca_file" else "http:")
+    keys = {**cluster.keys, "server": server, key: str(absent)}
+    await stage.reload(discovery={"kubernetes": keys})
+    problem = f"discovery.kubernetes.{key}: cannot read {absent}: No such file or directory"
+    assert (cluster.known, cluster.source.problem) == (["10.0.0.1-9000"], problem)
+    if key == "token_file":
+        absent.write_text("first\n")
+        cluster.pass_time(LONGEST_PAUSE)
+        await cluster.until(lambda: cluster.source.problem is None)
+
+
 async def test_refused_reload(cluster: Cluster, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new source is listed and watched before the reload is refused; its watch ends, and the old one goes on."""
     await cluster.serve_one()

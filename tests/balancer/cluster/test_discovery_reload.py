@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,36 @@ async def test_new_name_is_looked_up_before_anything_changes(stage: Stage, names
     assert (await stage.ask(get())).body == b"new"
 
 
+async def test_file_that_changes_while_a_reload_looks_names_up(
+    stage: Stage, names: NameServer, tmp_path: Path
+) -> None:
+    """What left the file in the meantime does not come back, and later versions are found."""
+    path = tmp_path / "endpoints.toml"
+    path.write_text(table(1) + table(2, "b"))
+    file = {"file": {"path": str(path)}}
+    await stage.serve(discovery=file)
+    names.address(NAME, "127.0.0.1")
+    names.is_silent = True
+    found = {**file, "dns": [dns(names, port=3, timeout=20)]}
+    reload = asyncio.ensure_future(stage.reload(discovery=found))
+    await stage.eventually(lambda: names.asked)
+
+    def poll_twice() -> None:
+        for _ in range(2):
+            stage.clock.at += 1
+            stage.control_plane.discovery.tick(stage.clock.at)
+
+    path.write_text(table(1, more="weight = 2\n"))
+    poll_twice()
+    assert known(stage) == ["a"]
+    names.is_silent = False
+    await reload
+    assert known(stage) == ["a", "127.0.0.1-3"]
+    path.write_text(table(1, "c"))
+    poll_twice()
+    assert known(stage) == ["c", "127.0.0.1-3"]
+
+
 @pytest.mark.parametrize("before", ["configuration", "another name"])
 async def test_name_without_an_answer_holds_what_it_replaces(
     stage: Stage, names: NameServer, before: str
@@ -69,6 +100,16 @@ async def test_name_without_an_answer_holds_what_it_replaces(
     names.address("none.test", "127.0.0.2")
     await pass_time(stage, 2)
     assert known(stage) == [f"127.0.0.2-{worker.port}"]
+
+
+async def test_old_name_without_an_answer_holds_nothing(stage: Stage, names: NameServer) -> None:
+    """Only a source that is new in a reload holds what this removes."""
+    worker, other = await stage.worker(response(b"gone")), await stage.worker(response(b"stays"))
+    found = {"dns": [dns(names, name="none.test", port=80)]}
+    await stage.serve(worker, other, discovery=found)
+    await stage.reload(endpoints=[endpoint(other, "w1")], discovery=found)
+    assert known(stage) == ["w1"]
+    assert [(await stage.ask(get())).body for _ in range(2)] == [b"stays"] * 2
 
 
 async def test_name_of_a_cluster_without_an_answer(stage: Stage, names: NameServer) -> None:
@@ -170,6 +211,18 @@ async def test_removed_endpoint_that_a_file_names_too(stage: Stage, tmp_path: Pa
     assert goes_on.split() == ["w0", "goes", "on", "from", "file", str(path)]
 
 
+async def test_removed_endpoint_goes_on_from_the_first_source(stage: Stage) -> None:
+    """In the order of the configuration, not of the answers."""
+    await stage.serve(await stage.worker(response()))
+    control_plane = stage.control_plane
+    control_plane.registry.apply(control_plane.config, {"dns first": None, "dns second": None})
+    control_plane.registry.replace("dns second", [one("w0", 2)])
+    control_plane.registry.replace("dns first", [one("w0", 1)])
+    control_plane.registry.remove("w0")
+    member = control_plane.registry.member("w0")
+    assert (member.source, member.config.address) == ("dns first", "http://192.0.2.1:80")
+
+
 def one(id_: str, host: int) -> EndpointConfig:
     return EndpointConfig(id=id_, address=f"http://192.0.2.{host}:80")
 
@@ -190,6 +243,20 @@ def test_changes_wait_for_endpoints_that_siblings_know() -> None:
     assert (state.admin_state, state.weight) == (AdminState.READY, 1.0)
 
 
+async def test_state_that_waits_for_an_endpoint_expires(stage: Stage) -> None:
+    """After ten minutes and the longest `max_ttl`: it was removed elsewhere before it was found here."""
+    await stage.serve(await stage.worker(response()))
+    registry = stage.control_plane.registry
+    for id_, wait in (("a", 599), ("b", 2)):
+        registry.expect(id_, AdminState.DRAIN)
+        stage.clock.at += wait
+    registry.expect("c", AdminState.DRAIN)
+    assert registry.orders()[3] == {"b": "drain", "c": "drain"}
+    registry.replace("dns", [one("a", 1), one("b", 2)])
+    states = {state.id: state.admin_state for state in stage.cluster.router.states}
+    assert states == {"w0": AdminState.READY, "a": AdminState.READY, "b": AdminState.DRAIN}
+
+
 def test_number_of_waiting_changes_is_bounded() -> None:
     registry = Wireless().control_plane.registry
     for at in range(2000):
@@ -206,3 +273,19 @@ def test_source_without_an_answer_holds_what_is_known_elsewhere() -> None:
     registry.replace("dns", [])
     registry.hold("dns", [one("a", 1)])
     assert [*registry.members] == ["w0"]
+
+
+def test_what_another_process_knows_replaces_what_a_reload_removes() -> None:
+    """A new source without an answer has the list of a sibling, also an empty one; not once it has an answer."""
+    control_plane = Wireless().control_plane
+    registry = control_plane.registry
+    settings = control_plane.config.settings.model_copy(update={"endpoints": ()})
+    registry.apply(replace(control_plane.config, settings=settings), {"file": None})
+    assert [*registry.members] == ["w0"]
+    registry.hold("file", [one("a", 1)])
+    assert [*registry.members] == ["a"]
+    registry.hold("file", [])
+    assert not registry.members
+    registry.replace("file", [one("b", 2)])
+    registry.hold("file", [one("a", 1)])
+    assert [*registry.members] == ["b"]

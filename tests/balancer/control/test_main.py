@@ -171,6 +171,17 @@ def test_host_and_port(
     assert re.search(r'^listen = "(.*?)"', ran.stdout, re.MULTILINE)[1] == listen  # type: ignore[index]
 
 
+@pytest.mark.parametrize("option", ["--host ::1", "--port 80"])
+@pytest.mark.parametrize("listen", ['"nonsense"', "7"])
+def test_host_or_port_over_an_invalid_address(tmp_path: Path, option: str, listen: str) -> None:
+    """The error names the file, not the option; as for every key, an option for the whole replaces what is there."""
+    file = tmp_path / "b.toml"
+    file.write_text(f'listen = {listen}\n[[endpoints]]\nid = "a"\naddress = "http://a:1"\n')
+    assert f"{file}:1: listen: " in complaint(main, "balancer", "check", str(file), *option.split())
+    ran = run_in_process(main, "balancer", "check", str(file), "--host", "::1", "--port", "80")
+    assert ran.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("program", "words", "completion"),
     [

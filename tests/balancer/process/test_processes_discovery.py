@@ -121,6 +121,29 @@ async def test_restarted_process_and_a_file_that_has_become_invalid(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("cluster", ["", "clusters.api."])
+async def test_restarted_process_has_the_reload_although_a_file_is_invalid(
+    start: Start, stage: Stage, tmp_path: Path, cluster: str
+) -> None:
+    """The file's endpoints are those of a sibling; what the reload has removed does not come back."""
+    port = await two_workers(stage)
+    path = tmp_path / "endpoints.json"
+    path.write_text(json.dumps([{"id": "a", "address": f"http://127.0.0.1:{port}"}]))
+    route = '[[routes]]\npath = "/"\ncluster = "api"\n' if cluster else ""
+    found = f'{route}[{cluster}discovery.file]\npath = "{path}"\n'
+    removed = f'[[{cluster}endpoints]]\nid = "b"\naddress = "http://127.0.0.2:{port}"\n'
+    (tmp_path / "balancer.toml").write_text(found + removed)
+    program = await start("--processes", "2")
+    (tmp_path / "balancer.toml").write_text(found)
+    program.signal(signal.SIGHUP)
+    await program.line("balancer has reloaded")
+    path.write_text("[{")
+    await restart_all(program)
+    assert not [line for line in program.lines if "configuration of the start" in line]
+    assert await bodies(program) == {b"1"}
+
+
+@pytest.mark.timeout(120)
 async def test_drained_endpoint_that_one_process_does_not_know_yet(
     start: Start, stage: Stage, names: NameServer, tmp_path: Path
 ) -> None:

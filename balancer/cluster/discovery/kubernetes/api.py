@@ -80,8 +80,11 @@ def access_of(
     config: KubernetesDiscovery,
     variables: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
+    *,
+    may_fail: bool = False,
 ) -> ClusterAccess:
-    """Return the access that is configured, completed by that of the pod. Raises `ConfigError` for what is missing."""
+    """Return the access that is configured, completed by that of the pod. Raises `ConfigError` for what is missing, of
+    credentials unless they `may_fail`: they are read again for each request."""
     server, namespace = config.server, config.namespace
     token_file, ca_file = config.token_file, config.ca_file
     if server is None:
@@ -90,8 +93,9 @@ def access_of(
     access = ClusterAccess(
         server, namespace or _read("namespace", service_account / "namespace"), token_file, ca_file
     )
-    access.token()
-    access.tls()
+    if not may_fail:
+        access.token()
+        access.tls()
     return access
 
 
