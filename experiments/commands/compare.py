@@ -250,6 +250,8 @@ def matching(found: Sequence[Contrast]) -> str:
     paired = sum(item.is_paired for item in found)
     if not found:
         return "No entry has a valid run on both sides."
+    if paired == len(found) and all(item.interval.blocks == 1 for item in found):
+        return "Runs were paired by their seeds; a single pair has no interval."
     if paired == len(found):
         return "Blocks were paired by their seeds; the interval is Student's over pairs."
     if not paired:

@@ -101,10 +101,16 @@ def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:
 def gathered(plan: RevisionPlan, side: int) -> Results:
     """The blocks of one revision as one result set, numbered in the order of running."""
     blocks = [load_results(folder_of(plan, side, block)) for block in range(plan.blocks)]
+    planned = tuple(
+        run.model_copy(update={"block": block})
+        for block, results in enumerate(blocks)
+        for run in results.campaign.plan
+    )
     runs = tuple(
         Run(run.facts.model_copy(update={"block": block}), run.samples)
         for block, results in enumerate(blocks)
         for run in results.runs
     )
     scenario = blocks[0].scenario.model_copy(update={"blocks": plan.blocks, "seed": plan.seed})
-    return Results(plan.out, blocks[0].campaign.model_copy(update={"scenario": scenario}), runs)
+    campaign = blocks[0].campaign.model_copy(update={"scenario": scenario, "plan": planned})
+    return Results(plan.out, campaign, runs)

@@ -200,6 +200,12 @@ def test_too_few_blocks_are_not_judged(write: Write) -> None:
     assert "not judged, too few blocks: a, b, c" in found.output
 
 
+def test_a_single_pair_has_no_interval(write: Write) -> None:
+    """It is a pair all the same, and the output says what is missing."""
+    said = ran(write(blocks=1), write(blocks=1, slower={"b": 2.0})).output
+    assert "Runs were paired by their seeds; a single pair has no interval." in said
+
+
 def test_invalid_runs_are_left_out_and_reported(write: Write) -> None:
     """With no valid run there is a message instead of numbers."""
     before, after = write(), write(late=0.004)
@@ -246,6 +252,7 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
     one, two = measure(("one", "two"), plan, Console(quiet=True))
     assert [run.facts.block for run in one.runs] == [0, 1, 2]
+    assert ([run.block for run in one.campaign.plan], one.missing) == ([0, 0, 1, 1, 2, 2], 3)
     assert one.campaign.command.startswith("one run steady --quick --blocks 1 --seed 7 --out ")
     assert two.campaign.command.startswith("two ")
     assert len(list((repository / ".git" / "worktrees").glob("*"))) == 0
