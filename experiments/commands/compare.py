@@ -78,7 +78,11 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     "--rev", is_flag=True, help="FIRST and SECOND are git revisions: measure both, block by block in turn."
 )
 @click.option("--scenario", help="With --rev: what both run.  [default: steady]")
-@click.option("--policies", metavar="A,B,…", help="With --rev: only these entries.")
+@click.option(
+    "--policies",
+    metavar="A,B,…",
+    help="With --rev: only these entries; a relative FILE.py is of the revision.",
+)
 @click.option("--blocks", type=click.IntRange(min=1), help="With --rev: number of blocks.  [default: 8]")
 @click.option("--seed", type=click.IntRange(min=0), help="With --rev: seed of the first block.  [default: 1]")
 @click.option("--quick", is_flag=True, help="With --rev: the short runs of `run --quick`.")

@@ -76,7 +76,7 @@ def git(*arguments: str) -> None:
 
 
 def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
-    """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with the end of its output."""
+    """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with its complaint."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # `-P` makes modules come from PYTHONPATH, not from the current directory
@@ -90,7 +90,7 @@ def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
         child.communicate()
         raise
     if child.returncode not in RAN:
-        raise FleetFailedError(f"{out.name}: {(errors or output).strip()[-300:]}")
+        raise FleetFailedError(f"{out.name}: {errors.strip() or output.strip()[-300:]}")
 
 
 def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:

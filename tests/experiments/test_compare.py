@@ -16,8 +16,8 @@ from rich.console import Console
 
 from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
-from experiments.compare.revisions import RevisionPlan, git, measure
-from experiments.errors import BadInputError
+from experiments.compare.revisions import RevisionPlan, git, measure, run_block
+from experiments.errors import BadInputError, FleetFailedError
 from experiments.results.directory import plan
 from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
@@ -268,6 +268,18 @@ campaign = json.load(open(out + "/campaign.json"))
 campaign["command"] = " ".join(["{version}", *sys.argv[1:]])
 json.dump(campaign, open(out + "/campaign.json", "w"))
 """
+
+
+def test_the_complaint_of_a_revision_is_told_whole(tmp_path: Path) -> None:
+    """It may end in a long list of what is known."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").touch()
+    complaint = f"unknown 'nosuch'; known: {'round-robin, ' * 50}"
+    main = f"import sys; print({complaint!r}, file=sys.stderr); sys.exit(2)"
+    (tmp_path / "experiments" / "__main__.py").write_text(main, encoding="utf-8")
+    plan = RevisionPlan("steady", 1, 1, (), tmp_path / "out")
+    with pytest.raises(FleetFailedError, match=r"first-000: unknown 'nosuch'; known: round-robin"):
+        run_block(tmp_path, plan, 0, tmp_path / "out" / "first-000")
 
 
 def test_options_of_revisions_are_rejected_with_directories(write: Write) -> None:
