@@ -270,13 +270,8 @@ def present(console: Console, found: WhatIfAnswer) -> None:
     """Print the table and its interpretation."""
     rows = [
         (
-            *(
-                line.label + " — INVALID" * bool(line.invalid),
-                line.world,
-                line.regions,
-                str(line.requests),
-                f"{line.rate:.1f}",
-            ),
+            *(line.label + " — INVALID" * bool(line.invalid), line.world, line.regions),
+            *(str(line.requests), f"{line.rate:.1f}"),
             *(f"{1e3 * seconds:.1f}" for seconds in (line.p50, line.p99, line.mean)),
             f"{line.failed:.2%}",
             f"{line.goodput:.2%}",
