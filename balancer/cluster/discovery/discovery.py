@@ -186,9 +186,7 @@ class Discovery:
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
-            if isinstance(
-                source, FileSource
-            ):  # may be a refused file that is tried again; others state a problem
+            if isinstance(source, FileSource):  # may be a refused file that is tried again; others state a problem
                 source.problem = None
             try:
                 self._roster.replace(source.source, endpoints)
