@@ -79,7 +79,11 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     "--rev", is_flag=True, help="FIRST and SECOND are git revisions: measure both, block by block in turn."
 )
 @click.option("--scenario", help="With --rev: what both run.  [default: steady]")
-@click.option("--policies", metavar="A,B,…", help="With --rev: only these entries.")
+@click.option(
+    "--policies",
+    metavar="A,B,…",
+    help="With --rev: only these entries; a relative FILE.py is of the revision.",
+)
 @click.option("--blocks", type=click.IntRange(min=1), help="With --rev: number of blocks.  [default: 8]")
 @click.option("--seed", type=click.IntRange(min=0), help="With --rev: seed of the first block.  [default: 1]")
 @click.option("--quick", is_flag=True, help="With --rev: the short runs of `run --quick`.")
@@ -251,6 +255,8 @@ def matching(found: Sequence[Contrast]) -> str:
     paired = sum(item.is_paired for item in found)
     if not found:
         return "No entry has a valid run on both sides."
+    if paired == len(found) and all(item.interval.blocks == 1 for item in found):
+        return "Runs were paired by their seeds; a single pair has no interval."
     if paired == len(found):
         return "Blocks were paired by their seeds; the interval is Student's over pairs."
     if not paired:

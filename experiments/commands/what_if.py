@@ -270,7 +270,8 @@ def present(console: Console, found: WhatIfAnswer) -> None:
     """Print the table and its interpretation."""
     rows = [
         (
-            *(line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}"),
+            *(line.label + " — INVALID" * bool(line.invalid), line.world, line.regions),
+            *(str(line.requests), f"{line.rate:.1f}"),
             *(f"{1e3 * seconds:.1f}" for seconds in (line.p50, line.p99, line.mean)),
             f"{line.failed:.2%}",
             f"{line.goodput:.2%}",
@@ -279,4 +280,4 @@ def present(console: Console, found: WhatIfAnswer) -> None:
     ]
     console.print(plain_table(HEADS, rows, left=("world", "regions")))
     for sentence in found.sentences:
-        console.print(Text(sentence))
+        console.print(Text(sentence, style="bold red" if sentence.startswith("INVALID") else ""))

@@ -111,7 +111,8 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     ours, theirs = usable(one.values(label, measure)), usable(other.values(label, measure))
     first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
     pairs = [n for n in ours if n in theirs and one.seeds[n] == other.seeds[n]]
-    is_paired = len(pairs) >= 2 and not isinstance(one.scenario, LiveScenario)  # whose seed orders only
+    is_like = 0 < len(pairs) >= min(2, len(ours), len(theirs))  # of many runs a single pair is chance
+    is_paired = is_like and not isinstance(one.scenario, LiveScenario)  # whose seed orders only
     ceilings = [side.ceiling(label, measure) for side in (one, other)]
     at = [ceiling.blocks[label] for ceiling in ceilings]
     tied = len(set(pairs) & at[0] & at[1]) if is_paired else min(map(len, at))

@@ -76,7 +76,7 @@ def git(*arguments: str) -> None:
 
 
 def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
-    """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with the end of its output."""
+    """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with its complaint."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # `-P` makes modules come from PYTHONPATH, not from the current directory
@@ -90,7 +90,7 @@ def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
         child.communicate()
         raise
     if child.returncode not in RAN:
-        raise FleetFailedError(f"{out.name}: {(errors or output).strip()[-300:]}")
+        raise FleetFailedError(f"{out.name}: {errors.strip() or output.strip()[-300:]}")
 
 
 def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:
@@ -101,10 +101,16 @@ def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:
 def gathered(plan: RevisionPlan, side: int) -> Results:
     """The blocks of one revision as one result set, numbered in the order of running."""
     blocks = [load_results(folder_of(plan, side, block)) for block in range(plan.blocks)]
+    planned = tuple(
+        run.model_copy(update={"block": block})
+        for block, results in enumerate(blocks)
+        for run in results.campaign.plan
+    )
     runs = tuple(
         Run(run.facts.model_copy(update={"block": block}), run.samples)
         for block, results in enumerate(blocks)
         for run in results.runs
     )
     scenario = blocks[0].scenario.model_copy(update={"blocks": plan.blocks, "seed": plan.seed})
-    return Results(plan.out, blocks[0].campaign.model_copy(update={"scenario": scenario}), runs)
+    campaign = blocks[0].campaign.model_copy(update={"scenario": scenario, "plan": planned})
+    return Results(plan.out, campaign, runs)

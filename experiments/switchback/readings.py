@@ -29,7 +29,7 @@ class LiveError(ExperimentError):
 class MetricsReading:
     """One reading. `buckets` by endpoint; `policy` is the one in force, name and options, and `versions` are the paths
     and versions of its files. `errors` are requests that the balancer answered with an error, cut, or passed on as a
-    worker's 5xx; `abandoned` those whose client left."""
+    worker's 5xx; `abandoned` those whose client left. `last_fault` is of the policy."""
 
     at: float
     policy: dict[str, Any]
@@ -41,6 +41,7 @@ class MetricsReading:
     fallback_picks: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     abandoned: int = 0
+    last_fault: str | None = None
 
     @classmethod
     def of(cls, status: dict[str, Any], at: float) -> Self:
@@ -57,6 +58,7 @@ class MetricsReading:
             policy["fallback_picks"],
             tuple((file["path"], file["version"]) for file in policy.get("files", ())),
             status["abandoned"],
+            policy.get("last_fault"),
         )
 
 
@@ -72,6 +74,7 @@ class MetricsWindow:
     shortest: float
     ratio: float
     abandoned: int = 0
+    last_fault: str | None = None
 
     @property
     def buckets(self) -> Ints:
@@ -133,6 +136,7 @@ def between(earlier: MetricsReading, later: MetricsReading) -> MetricsWindow:
         later.shortest,
         later.ratio,
         later.abandoned - earlier.abandoned,
+        later.last_fault,
     )
 
 

@@ -170,6 +170,6 @@ def status_of(policy: dict[str, Any], window: MetricsWindow) -> dict[str, Any]:
     counts = {
         "routed": window.requests,
         "fallback_picks": window.fallback_picks,
-        "last_fault": "see the status",
+        "last_fault": window.last_fault,
     }
     return {"policy": {"name": policy["name"], **counts}, "shares": window.shares}

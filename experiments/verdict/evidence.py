@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from experiments.stats.comparison import Comparison, Interval
+from experiments.stats.comparison import Comparison, Interval, Values, averaged, averaged_ceiling, is_biased
 from experiments.stats.estimates import geometric_mean
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 from experiments.verdict.contest import Contest
@@ -85,9 +85,9 @@ def is_failing(found: Evidence, label: str) -> bool:
 
 
 def evidence(contest: Contest, runs: Sequence[RunSummary]) -> Evidence:
-    order, kept = ranking(contest, runs), counted(runs)
-    of_each = {label: [run for run in kept if run.label == label] for label, _ in order}
     comparisons, floors = compared(contest, runs)
+    order, kept = ranking(contest, runs, floors.get(contest.measure)), counted(runs)
+    of_each = {label: [run for run in kept if run.label == label] for label, _ in order}
     return Evidence(
         contest=contest,
         runs=runs,
@@ -117,14 +117,18 @@ def compared(
     return tuple(found), floors
 
 
-def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
+def ranking(contest: Contest, runs: Sequence[RunSummary], floor: Interval | None) -> list[tuple[str, float]]:
     """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control.
 
+    Unless the laboratory is biased by its `floor`, the entry run twice has the mean of both, as in comparisons.
     Entries at the deadline in at least half of their blocks come last, in the order of their goodput.
     """
     control = contest.control[1] if contest.control else None
-    values = values_per_block(contest.labels, runs, contest.measure)
+    values: Values = values_per_block(contest.labels, runs, contest.measure)
     ceiling = ceiling_per_block(contest.labels, runs, contest.measure)
+    if contest.is_virtual or not is_biased(floor):
+        values = averaged(values, contest.control)
+        ceiling = averaged_ceiling(ceiling, contest.control) or ceiling
     means = [
         (label, geometric_mean(blocks.values()))
         for label, blocks in values.items()

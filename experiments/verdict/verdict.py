@@ -139,13 +139,14 @@ def tail_line(found: Evidence) -> str:
 
 
 def failure_line(found: Evidence) -> str:
-    """Sentence with the failed requests of every entry."""
+    """Sentence with the failed requests of every entry, in the runs that are valid."""
+    where = " in valid runs" if found.invalid else ""
     failing = {label: pair for label, pair in found.failed.items() if pair[0]}
     if not failing:
-        return "No request failed under any entry."
+        return f"No request failed under any entry{where}."
     shown = ", ".join(f"{label} {failed_text(*pair)}" for label, pair in failing.items())
     others = "; none under the others" if len(failing) < len(found.failed) else ""
-    return f"Failed requests: {shown}{others}."
+    return f"Failed requests{where}: {shown}{others}."
 
 
 def losing_line(found: Evidence) -> str:

@@ -54,7 +54,7 @@ class Question:
 class Line:
     """One row of the answer. Seconds, failures at the deadline; `failed` and `goodput` are shares (0..1) of requests.
 
-    `world` is recorded or simulated.
+    `world` is recorded or simulated. `invalid` is why runs do not count; empty if all do.
     """
 
     label: str
@@ -67,6 +67,7 @@ class Line:
     mean: float
     failed: float
     goodput: float
+    invalid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class WhatIfAnswer:
 
     @property
     def sentences(self) -> list[str]:
-        return [*self._answers(), *map(compared, self.comparisons), self._trust()]
+        return [*self._answers(), *map(compared, self.comparisons), *self._trust()]
 
     def _answers(self) -> Iterator[str]:
         before, lost = self.lines[1], " and ".join((*self.question.lost, *self.left_out))
@@ -114,7 +115,10 @@ class WhatIfAnswer:
                 f"{where} this traffic needs {self.utilisation:.0%} of what the workers can serve: queues grow, and "
                 "no policy can help."
             )
-        for line in self.lines[2:]:
+        for line in self.lines[1:]:
+            if line.invalid:
+                yield f"INVALID: {line.label} with {line.regions}: {line.invalid}."
+        for line in (line for line in self.lines[2:] if not (line.invalid or before.invalid)):
             yield (
                 f"{where}, under {line.label}, this traffic would see a p99 of {line.p99 * 1e3:.0f} ms "
                 f"(×\u00a0{line.p99 / before.p99:.2f} of what it is), a mean of {line.mean * 1e3:.0f} ms "
@@ -122,10 +126,12 @@ class WhatIfAnswer:
                 f"within {self.slo:g} s."
             )
 
-    def _trust(self) -> str:
+    def _trust(self) -> Iterator[str]:
+        if self.lines[1].invalid:
+            return
         p50, p99, mean = self.error
         is_close = max(map(abs, self.error)) <= CLOSE_ERROR and abs(self.goodput_error) <= CLOSE_GOODPUT
-        return (
+        yield (
             f"Simulated, what was recorded has a p50 {p50:+.0%}, a p99 {p99:+.0%} and a mean {mean:+.0%} off what "
             f"it was, and a goodput {100 * self.goodput_error:+.1f} points off: "
             + ("close." if is_close else "smaller differences mean nothing.")
@@ -210,7 +216,9 @@ def answer(
     summaries = [
         summarise_run(run, after.slo, is_replay=True) for runs in runs_after.values() for run in runs
     ]
-    pairs = [(label, after.baseline) for label in runs_after if label != after.baseline and not left_out]
+    able = [line.label for line in lines[2:] if not line.invalid]
+    is_compared = after.baseline in able and not left_out
+    pairs = [(label, after.baseline) for label in able if label != after.baseline and is_compared]
     comparisons: list[Comparison] = []
     for measure in ("p99", "mean"):
         values = values_per_block(list(runs_after), summaries, measure)
@@ -307,8 +315,9 @@ def line_of(label: str, regions: str, runs: Sequence[Run], slo: float) -> Line:
     """Row of one entry over its runs, their samples pooled."""
     row, mapped = statistics_row(runs), np.concatenate([deadline_mapped(run) for run in runs])
     span = sum(run.samples.span for run in runs)
+    reasons = (reason for run in runs for reason in run.facts.invalid_reasons)
     return Line(
         label, "simulated", regions, row.total // len(runs), row.total / span if span else 0.0,
         percentile(mapped, 50), percentile(mapped, 99), float(mapped.mean()), row.ko_percent / 100,
-        goodput(runs, slo),
+        goodput(runs, slo), next(reasons, ""),
     )  # fmt: skip

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
-from experiments.compare.revisions import RevisionPlan, git, measure
-from experiments.errors import BadInputError
+from experiments.compare.revisions import RevisionPlan, git, measure, run_block
+from experiments.errors import BadInputError, FleetFailedError
 from experiments.results.directory import plan
 from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
@@ -200,6 +200,12 @@ def test_too_few_blocks_are_not_judged(write: Write) -> None:
     assert "not judged, too few blocks: a, b, c" in found.output
 
 
+def test_a_single_pair_has_no_interval(write: Write) -> None:
+    """It is a pair all the same, and the output says what is missing."""
+    said = ran(write(blocks=1), write(blocks=1, slower={"b": 2.0})).output
+    assert "Runs were paired by their seeds; a single pair has no interval." in said
+
+
 def test_invalid_runs_are_left_out_and_reported(write: Write) -> None:
     """With no valid run there is a message instead of numbers."""
     before, after = write(), write(late=0.004)
@@ -246,6 +252,7 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
     one, two = measure(("one", "two"), plan, Console(quiet=True))
     assert [run.facts.block for run in one.runs] == [0, 1, 2]
+    assert ([run.block for run in one.campaign.plan], one.missing) == ([0, 0, 1, 1, 2, 2], 3)
     assert one.campaign.command.startswith("one run steady --quick --blocks 1 --seed 7 --out ")
     assert two.campaign.command.startswith("two ")
     assert len(list((repository / ".git" / "worktrees").glob("*"))) == 0
@@ -261,6 +268,18 @@ campaign = json.load(open(out + "/campaign.json"))
 campaign["command"] = " ".join(["{version}", *sys.argv[1:]])
 json.dump(campaign, open(out + "/campaign.json", "w"))
 """
+
+
+def test_the_complaint_of_a_revision_is_told_whole(tmp_path: Path) -> None:
+    """It may end in a long list of what is known."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").touch()
+    complaint = f"unknown 'nosuch'; known: {'round-robin, ' * 50}"
+    main = f"import sys; print({complaint!r}, file=sys.stderr); sys.exit(2)"
+    (tmp_path / "experiments" / "__main__.py").write_text(main, encoding="utf-8")
+    plan = RevisionPlan("steady", 1, 1, (), tmp_path / "out")
+    with pytest.raises(FleetFailedError, match=r"first-000: unknown 'nosuch'; known: round-robin"):
+        run_block(tmp_path, plan, 0, tmp_path / "out" / "first-000")
 
 
 def test_options_of_revisions_are_rejected_with_directories(write: Write) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,9 +226,11 @@ def test_a_period_without_an_end_makes_its_block_invalid() -> None:
 
 
 def test_a_policy_that_is_stood_in_for_makes_its_run_invalid() -> None:
-    window = MetricsWindow(10.0, 1000, 0, 20, {"a": np.array([0, 1000])}, SHORTEST, RATIO)
-    (reason,) = run_of(SCENARIO, PLANNED, window).facts.invalid_reasons
-    assert reason.startswith("the policy failed 20 of 1000 times")
+    """With the fault, which the status no longer shows when the initial policy is back."""
+    before = reading([], requests=0)
+    later = replace(reading([0.1], 10.0, 1000), fallback_picks=20, last_fault="Boom raised KeyError")
+    (reason,) = run_of(SCENARIO, PLANNED, between(before, later)).facts.invalid_reasons
+    assert reason == "the policy failed 20 of 1000 times and was stood in for: Boom raised KeyError"
 
 
 def test_short_periods_are_judged_by_the_mean(tmp_path: Path) -> None:

@@ -145,14 +145,31 @@ def test_notebook_reads_a_result_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "two.toml").write_text(SCENARIO)
     given = ("--simulated", "--blocks", "2", "--out", "results/my")
     run_in_process(cli, "experiments", "run", "two.toml", *given)
-    names: dict[str, Any] = {}
-    for cell in code_cells():
-        exec(compile(cell, NOTEBOOK.name, "exec"), names)
+    names = names_after_notebook()
     assert len(names["requests"]) == 400
     assert sorted(names["quantiles"].index) == ["random", "turns"]
     assert (names["quantiles"][0.5] < names["quantiles"][0.99]).all()
-    assert (names["ratios"]["random"] == 1).all()
+    assert list(names["ratios"].loc["mean"].index) == ["turns"]
     assert names["over_time"].shape[1] == 2
+
+
+@pytest.mark.peer
+@pytest.mark.usefixtures("unrendered")
+def test_quick_failures_are_no_fast_answers_in_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    monkeypatch.chdir(tmp_path)
+    given = ("--simulated", "--quick", "--policies", "round-robin,steelyard", "--out", "results/my")
+    run_in_process(cli, "experiments", "run", "fast-failures", *given)
+    assert names_after_notebook()["ratios"].loc[("mean", "steelyard"), "ratio"] < 0.5
+
+
+def names_after_notebook() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for cell in code_cells():
+        exec(compile(cell, NOTEBOOK.name, "exec"), names)
+    return names
 
 
 def test_notebook_names_what_the_package_has(tmp_path: Path) -> None:

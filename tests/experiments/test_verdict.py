@@ -374,16 +374,27 @@ def test_lag_never_gives_a_claim(ratio: float, of_baseline: float, of_entry: flo
     assert shown in (plain, "within the generator's lag")
 
 
+def test_the_observed_order_agrees_with_the_ratios() -> None:
+    """The entry that is run twice counts with both runs in either."""
+    for seed in range(40):
+        runs = runs_of({"round-robin": 0.4, "steelyard": 0.4}, noise=0.1, seed=seed)
+        is_best = verdict_of(runs).order[0][0] == "steelyard"
+        assert is_best is (p99_of(runs, two()).interval.ratio < 1), seed
+
+
 def test_an_entry_that_is_invalid_by_its_own_fault_cannot_win() -> None:
     """The others keep their blocks, and the reason is given."""
     runs = runs_of({"round-robin": 0.4, "steelyard": 0.3, "c3": 0.1}, blocks=9)
     fault = "the policy failed 90 of 100 times and was stood in for: KeyError"
     runs = [
-        replace(run, valid=False, invalid_reasons=(fault,)) if (run.label, run.block) == ("c3", 0) else run
+        replace(run, valid=False, invalid_reasons=(fault,), ko=9)
+        if (run.label, run.block) == ("c3", 0)
+        else run
         for run in runs
     ]
     verdict = verdict_of(runs)
     assert verdict.winner == "steelyard"
+    assert "No request failed under any entry in valid runs." in verdict.sentences
     assert f"Cannot win, because a run is invalid by a fault of its own: c3 ({fault})." in verdict.sentences
     assert not any(line.startswith("Under c3, ") for line in verdict.sentences)
     contest = contest_of(scenario_of(), "measured", runs)

@@ -143,6 +143,24 @@ def test_a_policy_that_fails_more_requests_is_not_ahead(taped: Path, tmp_path: P
     assert "1.9% failures, and 98.1% answered within 1 s." in found.sentences[1]
 
 
+@pytest.mark.parametrize("failing", ["round-robin", "random"])
+def test_a_policy_that_was_stood_in_for_has_no_result(taped: Path, tmp_path: Path, failing: str) -> None:
+    """Not even in a single block; under an invalid baseline nothing is compared."""
+
+    def stood_in(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        run = made_up(scenario, entry, block, order, seed)
+        reasons = ("the policy failed",) if block == 3 and entry.policy.name == failing else ()
+        return Run(run.facts.model_copy(update={"invalid_reasons": reasons}), run.samples)
+
+    found = answered(taped, tmp_path, question("ASIA"), stood_in)
+    is_recorded = failing == "random"
+    assert [bool(line.invalid) for line in found.lines] == [False, is_recorded, is_recorded, not is_recorded]
+    assert f"INVALID: {failing} with EMEA: the policy failed." in found.sentences
+    assert not found.comparisons
+    assert not any(f"under {failing}" in sentence for sentence in found.sentences)
+    assert found.sentences[-1].endswith("close.") is not is_recorded
+
+
 def test_region_with_too_few_answers_is_said_to_be_left_out(tmp_path: Path) -> None:
     """Nothing is said of all regions, and policies that would use it are not compared, unless it is lost."""
     rows = [replace(row, endpoint=2) if n % 200 == 0 else row for n, row in enumerate(traffic())]
