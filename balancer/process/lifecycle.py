@@ -127,7 +127,7 @@ async def attend(
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     if await _unless(ending.begun, loop.create_task(server.start())):  # a lookup of endpoints may take long
         loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))  # held back since `main`
         keep_freed_memory()
         gc.freeze()  # the collector does not scan what exists now; a collection before would take a tenth of the start
         if member is None:

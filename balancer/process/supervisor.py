@@ -188,7 +188,7 @@ class Supervisor:
                 os.kill(first, RELOAD)
 
     def _begin_hot_restart(self) -> None:
-        if self._successor is None and self._is_ready and not self._is_stopping:
+        if self._successor is None and not self._is_stopping:
             self._successor = started(self._listening.labelled(), self._discovered(), self._say)
 
     def _discovered(self) -> bytes:
@@ -226,7 +226,7 @@ class Supervisor:
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
             self._say(ready_line(self._settings, self._listening, endpoints))
             tell_ready()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))  # held back since `main`
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)
 

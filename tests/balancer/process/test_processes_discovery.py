@@ -97,6 +97,39 @@ async def test_hot_restart_without_an_answer(
     await program.rest()
 
 
+TELLS_PID = """\
+import os
+print("policy of", os.getpid(), flush=True)
+class First:
+    def __init__(self, rng): pass
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_hot_restart_of_a_successor_that_is_not_ready_yet(
+    start: Start, stage: Stage, names: NameServer, tmp_path: Path
+) -> None:
+    """It takes over first, and then is replaced itself."""
+    port = await two_workers(stage)
+    names.address(NAME, "127.0.0.1")
+    write_dns(tmp_path, names, port, "timeout = 2\n")
+    (tmp_path / "mine.py").write_text(TELLS_PID)
+    program = await start("--policy", f"{tmp_path}/mine.py:First")
+    asked, names.is_silent = len(names.asked), True
+    program.signal(signal.SIGUSR2)
+    second = int((await program.line(r"^policy of (\d+)$"))[1])
+    await stage.eventually(lambda: len(names.asked) > asked)
+    names.is_silent = False
+    program.signal(signal.SIGUSR2, second)
+    assert await program.replaced() == second
+    third = await program.replaced()
+    assert await program.ended() == 0
+    assert await bodies(program) == {b"1"}
+    program.signal(signal.SIGTERM, third)
+    await program.rest()
+
+
 @pytest.mark.timeout(120)
 async def test_restarted_process_and_a_file_that_has_become_invalid(
     start: Start, stage: Stage, tmp_path: Path
