@@ -167,6 +167,9 @@ class Supervisor:
             in_flight = sum(page.total_in_flight for page in self._board.pages)
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
+        if self._successor is not None:
+            self._successor.end()
+            self._successor = None
         if not self._listening.is_closed:  # else a successor serves
             self._listening.remove()
             self._listening.close()
@@ -205,7 +208,7 @@ class Supervisor:
 
     def _readable(self) -> list[int]:
         pipes = [child.pipe for child in self._children if child.pipe is not None]
-        return pipes if self._successor is None or self._is_stopping else [*pipes, self._successor.fileno()]
+        return pipes if self._successor is None else [*pipes, self._successor.fileno()]
 
     def _patience(self) -> float | None:
         """Return the seconds until the next restart or kill is due; None if there is none."""
@@ -226,16 +229,15 @@ class Supervisor:
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
             self._say(ready_line(self._settings, self._listening, endpoints))
             tell_ready()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))  # held back since `main`
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))  # held since `main`
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)
 
     def _succeeded(self, successor: Successor) -> None:
+        self._successor = None
         if successor.has_taken_over(self._say):
             self._listening.close()
             self._stop(REPLACED)
-        else:
-            self._successor = None
 
 
 MIN_UPTIME = 10.0
