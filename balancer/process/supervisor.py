@@ -134,7 +134,8 @@ class Supervisor:
         self._board.pages[child.index].clear()
         delay = child.gone()
         if self._is_stopping:
-            self._code = max(self._code, 1 if status else 0)
+            # Our signal kills one that has not begun to serve, and so has no request.
+            self._code = max(self._code, 0 if status in (0, -STOPPED, -REPLACED) else 1)
         elif not self._is_ready:
             self._code = status if status > 0 else 1
             self._stop(STOPPED)

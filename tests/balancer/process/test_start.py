@@ -88,6 +88,30 @@ async def test_stop_while_endpoints_are_looked_up(
     assert (program.returncode, b" ready " in output) == (0, False)
 
 
+STOPS = """\
+import os, signal
+parent = os.getpid()
+class First:
+    def __init__(self, rng):
+        if os.getpid() != parent:
+            os.kill(parent, signal.SIGTERM)
+            signal.pause()
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+async def test_stop_before_the_processes_have_begun(run: Run, tmp_path: Path) -> None:
+    """They have no requests to lose."""
+    (tmp_path / "mine.py").write_text(STOPS)
+    worker = ("--worker", "emea=http://127.0.0.1:1")
+    program = await run(
+        "serve", "--port", "0", "--processes", "2", "--policy", f"{tmp_path}/mine.py:First", *worker
+    )
+    async with asyncio.timeout(PATIENCE):
+        output = await program.communicate()
+    assert (program.returncode, output) == (0, (b"", b""))
+
+
 async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:
     """Also one whose client sends the rest of it while the handlers are imported."""
     server = await stage.serve(await stage.worker(response()))
