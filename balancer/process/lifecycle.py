@@ -136,6 +136,8 @@ async def attend(
         else:
             member.tell_ready()
     await ending.begun.wait()
+    for reload in reloading:
+        reload.cancel()
     if member is None:
         succession.end()
         say(f"balancer stopping: {server.cluster.process.in_flight} in flight")
