@@ -74,11 +74,11 @@ def cli() -> None:
 def main() -> None:
     """Entry point: a user error is one line for each problem on stderr and exit code 2.
 
-    SIGHUP, which would end a server that starts, is held back until it has started and can reload.
+    SIGHUP and SIGUSR2, which would end a server that starts, are held back until it has started and can obey them.
     """
     gc.set_threshold(GC_THRESHOLD)
     if sys.argv[1:2] in (["serve"], ["sidecar"]):  # before the import of what would handle it
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     try:
         cli.main(standalone_mode=False, prog_name="balancer")
     except click.exceptions.NoArgsIsHelpError as error:
@@ -91,7 +91,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class Reloads:
         prepared = await asyncio.to_thread(self._prepare, files)
         try:
             await self._commit(prepared)
-        except Exception:
+        except BaseException:  # also where the balancer stops meanwhile
             if prepared.output is not None:
                 prepared.output.close()
             raise

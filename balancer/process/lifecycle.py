@@ -117,7 +117,7 @@ async def attend(
     if member is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.begin_or_cut)
-        succession = HotRestart(server, say, ending.replaced)
+        succession = HotRestart(server, say, ending)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
         loop.add_signal_handler(STOPPED, ending.begin)
@@ -127,7 +127,7 @@ async def attend(
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     if await _unless(ending.begun, loop.create_task(server.start())):  # a lookup of endpoints may take long
         loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))  # held back since `main`
         keep_freed_memory()
         gc.freeze()  # the collector does not scan what exists now; a collection before would take a tenth of the start
         if member is None:
@@ -136,7 +136,10 @@ async def attend(
         else:
             member.tell_ready()
     await ending.begun.wait()
+    for reload in reloading:
+        reload.cancel()
     if member is None:
+        succession.end()
         say(f"balancer stopping: {server.cluster.process.in_flight} in flight")
     return await _ended(server, ending)
 
@@ -188,33 +191,34 @@ async def _reload(server: Server, say: Say, *, everywhere: bool) -> None:
 
 
 class HotRestart:
-    """Hot restart of a process without a supervisor; `on_ready` is called when the successor serves."""
+    """Hot restart of a process without a supervisor, whose shutdown starts when the successor serves."""
 
-    def __init__(self, server: Server, say: Callable[[str], None], on_ready: Callable[[], None]) -> None:
+    def __init__(self, server: Server, say: Callable[[str], None], ending: Shutdown) -> None:
         self._server = server
         self._say = say
-        self._on_ready = on_ready
+        self._ending = ending
         self._successor: Successor | None = None
 
     def begin(self) -> None:
         """Start the successor, unless one is starting already or this process is shutting down."""
-        listening = self._server.listening
-        if self._successor is not None or listening.is_closed:
+        if self._successor is not None or self._ending.begun.is_set():
             return
         known = json.dumps({"discovered": self._server.control_plane.known()}).encode()
-        self._successor = started(listening.labelled(), known, self._say)
+        self._successor = started(self._server.listening.labelled(), known, self._say)
         if self._successor is not None:
-            asyncio.get_running_loop().add_reader(self._successor.fileno(), self._heard)
+            asyncio.get_running_loop().add_reader(self._successor.fileno(), self._heard, self._successor)
 
-    def _heard(self) -> None:
-        successor = self._successor
-        if successor is None:
-            return
+    def _heard(self, successor: Successor) -> None:
         asyncio.get_running_loop().remove_reader(successor.fileno())
+        self._successor = None
         if successor.has_taken_over(self._say):
-            self._on_ready()
-        else:
-            self._successor = None
+            self._ending.replaced()
+
+    def end(self) -> None:
+        """End a successor that does not serve yet."""
+        if self._successor is not None:
+            asyncio.get_running_loop().remove_reader(self._successor.fileno())
+            self._successor.end()
 
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3

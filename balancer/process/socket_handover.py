@@ -177,6 +177,11 @@ class Successor:
     def fileno(self) -> int:
         return self._pipe
 
+    def end(self) -> None:
+        """End it: this program is stopped before it serves."""
+        os.close(self._pipe)
+        self._process.terminate()
+
     def has_taken_over(self, say: Callable[[str], None]) -> bool:
         """Return whether it serves, and report that to the operator and to systemd; otherwise it has ended. Call once,
         when `fileno()` is readable."""

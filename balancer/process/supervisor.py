@@ -134,7 +134,8 @@ class Supervisor:
         self._board.pages[child.index].clear()
         delay = child.gone()
         if self._is_stopping:
-            self._code = max(self._code, 1 if status else 0)
+            # Our signal kills one that has not begun to serve, and so has no request.
+            self._code = max(self._code, 0 if status in (0, -STOPPED, -REPLACED) else 1)
         elif not self._is_ready:
             self._code = status if status > 0 else 1
             self._stop(STOPPED)
@@ -167,6 +168,9 @@ class Supervisor:
             in_flight = sum(page.total_in_flight for page in self._board.pages)
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
+        if self._successor is not None:
+            self._successor.end()
+            self._successor = None
         if not self._listening.is_closed:  # else a successor serves
             self._listening.remove()
             self._listening.close()
@@ -188,7 +192,7 @@ class Supervisor:
                 os.kill(first, RELOAD)
 
     def _begin_hot_restart(self) -> None:
-        if self._successor is None and self._is_ready and not self._is_stopping:
+        if self._successor is None and not self._is_stopping:
             self._successor = started(self._listening.labelled(), self._discovered(), self._say)
 
     def _discovered(self) -> bytes:
@@ -205,7 +209,7 @@ class Supervisor:
 
     def _readable(self) -> list[int]:
         pipes = [child.pipe for child in self._children if child.pipe is not None]
-        return pipes if self._successor is None or self._is_stopping else [*pipes, self._successor.fileno()]
+        return pipes if self._successor is None else [*pipes, self._successor.fileno()]
 
     def _patience(self) -> float | None:
         """Return the seconds until the next restart or kill is due; None if there is none."""
@@ -226,16 +230,15 @@ class Supervisor:
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
             self._say(ready_line(self._settings, self._listening, endpoints))
             tell_ready()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR2))  # held since `main`
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)
 
     def _succeeded(self, successor: Successor) -> None:
+        self._successor = None
         if successor.has_taken_over(self._say):
             self._listening.close()
             self._stop(REPLACED)
-        else:
-            self._successor = None
 
 
 MIN_UPTIME = 10.0

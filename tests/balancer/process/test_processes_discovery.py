@@ -13,10 +13,10 @@ import pytest
 from tests.support.admin_requests import local
 from tests.support.config_files import table
 from tests.support.dns_discovery import NAME
-from tests.support.name_server import SERVFAIL, NameServer
+from tests.support.name_server import SERVFAIL, A, NameServer
 from tests.support.programs import Program, Start, bodies, eventually_true, restart_all, starting
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, answering, response
+from tests.support.wire import ScriptedWorker, answering, get, response
 
 pytestmark = pytest.mark.second_tier
 
@@ -28,10 +28,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         yield started
 
 
-def write_dns(folder: Path, names: NameServer, port: int, more: str = "") -> None:
+def write_dns(folder: Path, names: NameServer, port: int, more: str = "", name: str = NAME) -> None:
     """Write a configuration with one name."""
     (folder / "balancer.toml").write_text(
-        f'policy = "round-robin"\n[[discovery.dns]]\nname = "{NAME}"\nport = {port}\n'
+        f'policy = "round-robin"\n[[discovery.dns]]\nname = "{name}"\nport = {port}\n'
         f'servers = ["127.0.0.1:{names.port}"]\n{more}'
     )
 
@@ -95,6 +95,61 @@ async def test_hot_restart_without_an_answer(
         assert await bodies(program) == {b"1", b"2"}
     program.signal(signal.SIGTERM, successor)
     await program.rest()
+
+
+TELLS_PID = """\
+import os
+print("policy of", os.getpid(), flush=True)
+class First:
+    def __init__(self, rng): pass
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_hot_restart_of_a_successor_that_is_not_ready_yet(
+    start: Start, stage: Stage, names: NameServer, tmp_path: Path
+) -> None:
+    """It takes over first, and then is replaced itself."""
+    port = await two_workers(stage)
+    names.address(NAME, "127.0.0.1")
+    names.address("new.test", "127.0.0.1")
+    write_dns(tmp_path, names, port)
+    (tmp_path / "mine.py").write_text(TELLS_PID)
+    program = await start("--policy", f"{tmp_path}/mine.py:First")
+    names.is_silent = True
+    write_dns(tmp_path, names, port, "timeout = 2\n", name="new.test")
+    program.signal(signal.SIGUSR2)
+    second = int((await program.line(r"^policy of (\d+)$"))[1])
+    await stage.eventually(lambda: ("new.test", A) in names.asked)
+    names.is_silent = False
+    program.signal(signal.SIGUSR2, second)
+    assert await program.replaced() == second
+    third = await program.replaced()
+    assert await program.ended() == 0
+    client = await program.client()
+    assert (await client.ask(get())).status == 200
+    await client.close()
+    program.signal(signal.SIGTERM, third)
+    await program.rest()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_stop_during_a_hot_restart(
+    start: Start, stage: Stage, names: NameServer, tmp_path: Path, processes: str
+) -> None:
+    """It ends the successor that is not ready yet, too."""
+    names.address(NAME, "127.0.0.1")
+    write_dns(tmp_path, names, 80)
+    program = await start("--processes", processes)
+    names.is_silent = True
+    write_dns(tmp_path, names, 80, "timeout = 60\n", name="new.test")
+    program.signal(signal.SIGUSR2)
+    await stage.eventually(lambda: ("new.test", A) in names.asked)
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    assert "balancer is replaced" not in "\n".join(await program.rest())
 
 
 @pytest.mark.timeout(120)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
+import os
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from balancer.process.lifecycle import attend
+from balancer.process.server import Server
 from tests.support.admin_requests import local
 from tests.support.name_server import NameServer
 from tests.support.programs import PATIENCE, Run, Start, workers
@@ -86,6 +92,70 @@ async def test_stop_while_endpoints_are_looked_up(
         program.send_signal(number)
         output, _ = await program.communicate()
     assert (program.returncode, b" ready " in output) == (0, False)
+
+
+STOPS = """\
+import os, signal
+parent = os.getpid()
+class First:
+    def __init__(self, rng):
+        if os.getpid() != parent:
+            os.kill(parent, signal.SIGTERM)
+            signal.pause()
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+async def test_stop_before_the_processes_have_begun(run: Run, tmp_path: Path) -> None:
+    """They have no requests to lose."""
+    (tmp_path / "mine.py").write_text(STOPS)
+    worker = ("--worker", "emea=http://127.0.0.1:1")
+    program = await run(
+        "serve", "--port", "0", "--processes", "2", "--policy", f"{tmp_path}/mine.py:First", *worker
+    )
+    async with asyncio.timeout(PATIENCE):
+        output = await program.communicate()
+    assert (program.returncode, output) == (0, (b"", b""))
+
+
+class Reloading:
+    """A server whose reload waits for lookups without end; `stop` waits for the end of the reload."""
+
+    def __init__(self) -> None:
+        self.cluster = SimpleNamespace(process=SimpleNamespace(in_flight=0))
+        self.ended = asyncio.Event()
+
+    async def start(self) -> None: ...
+
+    def ready(self) -> str:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return "ready"
+
+    async def reload(self, *, everywhere: bool) -> list[str]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+        return []
+
+    async def stop(self, *, is_patient: bool) -> bool:
+        async with asyncio.timeout(PATIENCE):
+            await self.ended.wait()
+        return True
+
+    def close_idle(self) -> None:
+        """Unused."""
+
+
+async def test_stop_gives_up_a_reload_that_waits() -> None:
+    said: list[str] = []
+    server = Reloading()
+    try:
+        assert await attend(cast(Server, server), server.ready, said.append)
+    finally:
+        gc.unfreeze()
+    assert said == ["ready", "balancer stopping: 0 in flight"]
 
 
 async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:
