@@ -228,7 +228,7 @@ def one(id_: str, host: int) -> EndpointConfig:
 
 
 def test_changes_wait_for_endpoints_that_siblings_know() -> None:
-    """They apply when the endpoint is found, and are told to later processes until then."""
+    """The admin states apply when discovery finds the endpoint; later processes get those that still wait."""
     control_plane = Wireless().control_plane
     registry = control_plane.registry
     registry.expect("a", AdminState.DRAIN)
