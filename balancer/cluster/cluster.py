@@ -109,8 +109,8 @@ class RequestCounts:
     """Totals since the start.
 
     `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
-    reason, `worker_errors` a worker's 5xx that a client got in full, `responses` final responses to clients by status,
-    `rpcs` those of gRPC by status code.
+    reason, `worker_errors` those of workers that a client got in full (5xx, a failed RPC, busy by `retry.busy`),
+    `responses` final responses to clients by status, `rpcs` those of gRPC by status code.
     """
 
     requests: int = 0

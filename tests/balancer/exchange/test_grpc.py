@@ -91,6 +91,7 @@ async def test_outcome_of_each_status(stage: Stage, name: str, is_trailers_only:
     answer = await answer_to(stage, ending(code) if is_trailers_only else answering(code))
     assert (answer.trailers or answer.head)[b"grpc-status"] == b"%d" % code
     assert stage.outcomes() == {FAILURES.get(name, "ok"): 1}
+    assert stage.cluster.counts.worker_errors == (name in FAILURES)
     assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == [name]
 
 
@@ -151,7 +152,7 @@ async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
     assert (answer.body, answer.trailers[b"grpc-status"]) == (MESSAGE, b"0")
     assert (bytes(first[0].body), bytes(second[0].body)) == (MESSAGE, MESSAGE)
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"error_status": 1}, {"ok": 1})
-    assert stage.cluster.counts.retried == 1
+    assert (stage.cluster.counts.retried, stage.cluster.counts.worker_errors) == (1, 0)
 
 
 @pytest.mark.parametrize(("pushback", "retried"), [(b"0", 1), (b"100", 0), (b"-1", 0)])
