@@ -75,7 +75,10 @@ def instants_with_warm_up(rate: float, warm_up: float, seconds: float, rng: np.r
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Disable the garbage collector: a collection would add to the generator's lag; a load lasts minutes at most."""
+    """Disable the garbage collector, and leave out what exists from what it lists.
+
+    A collection would add to the generator's lag; a load lasts minutes at most.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
