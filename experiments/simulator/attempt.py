@@ -58,8 +58,8 @@ class SimulatedAttempt(PendingRequest):
     and `status` are the outcome, which arrives at `due_at`; that instant may be postponed.
     `is_over`: it is settled. `is_loser`: another attempt has
     answered the request. `rival` is the hedged attempt beside it; `is_fresh`: it uses a new connection. `sent_at` is
-    the instant at which a connection took it; `queued_at` that at which the request first waited in the balancer's
-    queue, 0: never; `work` is its service time in seconds, set where workers report load.
+    the instant at which a connection took it; `waited` are the seconds that the request was in the balancer's queue;
+    `work` is its service time in seconds, set where workers report load.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SimulatedAttempt(PendingRequest):
         self.demand = demand
         self.is_first = is_first
         self.sent_at = now
-        self.due_at = self.work = self.ended_at = self.queued_at = 0.0
+        self.due_at = self.work = self.ended_at = self.waited = 0.0
         self.stage = ARRIVING
         self.tries = 1
         self.unsent = 0

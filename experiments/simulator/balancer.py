@@ -76,8 +76,9 @@ class Waiting(PendingRequest):
     def served(self) -> None:
         """Route the request: its turn has come."""
         now = self._balancer.clock.at
+        waited = now - self.queued_at
         self._balancer.send(
-            self._number, self._demand, self._facts, now, self._is_fresh, self.queued_at, self._unsent
+            self._number, self._demand, self._facts, now, self._is_fresh, waited, self._unsent
         )
 
     def decline(self, error: ForwardingError) -> None:
@@ -140,12 +141,12 @@ class SimulatedBalancer(BalancerBase):
         facts: RequestFacts,
         now: float,
         is_fresh: bool,
-        queued_at: float = 0.0,
+        waited: float = 0.0,
         unsent: int = 0,
     ) -> None:
-        """Route the request and send it to the chosen endpoint, or queue it.
+        """Route the request and send it to the chosen endpoint, or queue it: first, if its turn has been before.
 
-        `queued_at`: it has waited since then; `unsent`: so many of its attempts were refused.
+        `waited`: seconds that it was in the queue before; `unsent`: so many of its attempts were refused.
         """
         client = self._client
         client.routed, client.drawn = number, demand
@@ -155,7 +156,8 @@ class SimulatedBalancer(BalancerBase):
             client.ended(number, Kind.ERROR_STATUS, UNAVAILABLE, -1, facts.attempt, now)
             return
         except NoEndpointAvailable:
-            self._wait(Waiting(self, number, demand, facts, is_fresh, queued_at or now, unsent), number)
+            waiting = Waiting(self, number, demand, facts, is_fresh, now - waited, unsent)
+            self._wait(waiting, number, is_first=waited > 0.0 or facts.attempt > 0)
             return
         connections = self.worker_connections[assignment.state.order]
         attempt = SimulatedAttempt(connections, assignment, number, demand, facts.attempt == 0, now)
@@ -163,8 +165,7 @@ class SimulatedBalancer(BalancerBase):
         connections.entered(now)
         if client.has_timeouts:
             client.open[number] = attempt
-        if queued_at:
-            attempt.queued_at = queued_at
+        attempt.waited = waited
         if facts.attempt:
             attempt.tries = facts.attempt + 1
             attempt.unsent = unsent
@@ -316,7 +317,7 @@ class SimulatedBalancer(BalancerBase):
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
         facts = RequestFacts(region=facts.region, attempt=attempt.tries, tried=tried)
-        self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.queued_at, attempt.unsent)
+        self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.waited, attempt.unsent)
 
     def _has_another_try(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
         tried = attempt.assignment.facts.tried | {attempt.assignment.state.id}
@@ -343,7 +344,7 @@ class SimulatedBalancer(BalancerBase):
         second = SimulatedAttempt(connections, assignment, late.number, late.demand, False, now)
         self._client.flying += 1
         late.tries = second.tries = attempts + 1
-        late.rival, second.rival = second, late
+        late.rival, second.rival, second.waited = second, late, late.waited
         connections.entered(now)
         self.dispatch(connections, second, now, False)
 
@@ -365,11 +366,11 @@ class SimulatedBalancer(BalancerBase):
 
     # --- wait queue
 
-    def _wait(self, waiting: Waiting, number: int) -> None:
+    def _wait(self, waiting: Waiting, number: int, *, is_first: bool) -> None:
         """Let the request wait for an endpoint with room, or reject it."""
         client, timeout = self._client, self._queue_timeout
         try:
-            self.queue.join(waiting)
+            self.queue.join(waiting, is_first=is_first)
         except ForwardingError as error:
             waiting.decline(error)
             return

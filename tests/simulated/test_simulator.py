@@ -63,11 +63,13 @@ def run(wanted: Model, *instants: float) -> Columns:
 
 
 GONE, HANGING = FaultState(is_gone=True), FaultState(hang=1.0)
+LOST = FaultState(is_gone=True, is_absent=True)
 PAUSED = FaultState(pause=Pause(1.0, 0.0, 0.05))
 NEAR, EMULATED = worker(rtt=0.2), worker(rtt=0.2, slots=2, is_emulated=True)
 CLOSING = worker(rtt=0.2, idle_timeout=4.0)
 ONE_AT_A_TIME = worker(max_in_flight=1, slots=2)
 PAIR = (worker("a"), worker("b"))
+ONE_EACH = [replace(each, max_in_flight=1) for each in PAIR]
 
 Row = tuple[Model, list[float], list[float], list[int]]
 """A model, the instants of requests, their latencies, and statuses if one is not 200; 0: the client's timeout."""
@@ -120,6 +122,16 @@ RUNS: dict[str, Row] = {
     "client leaves the queue of the balancer": (
         model(ONE_AT_A_TIME, mechanisms=mechanisms(limits={"queue": 1}), timeout=1.0, steps=steps((0.0, HANGING))),
         [0.0, 0.1, 0.5, 1.15], [1.0, 1.0, 0.0, 1.0], [0, 0, 503, 0],
+    ),
+    # as in the balancer: before those that have had no turn
+    "retry waits first": (
+        model(*ONE_EACH, mechanisms=mechanisms(**RETRIES), steps=steps((1.05, LOST))),
+        [1.0] * 4, [0.1, 0.2, 0.3, 0.4], [],
+    ),
+    # the fourth waits 0.1 s before its first attempt, and 0.05 s after it
+    "time at a worker is no wait": (
+        model(*ONE_EACH, mechanisms=mechanisms(**RETRIES, timeouts={"queue": 0.16}), steps=steps((1.15, LOST))),
+        [1.0] * 5, [0.1, 0.1, 0.2, 0.3, 0.16], [200, 200, 200, 200, 503],
     ),
     "time to the first byte": (
         model(steps=steps((0.0, HANGING)), mechanisms=mechanisms(timeouts={"first_byte": 2.0})), [0.0], [2.0], [504],
