@@ -15,8 +15,9 @@ from experiments.verdict.winner import Choice, choose, compared_pairs, losing_mo
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `compared` are the
-    comparisons with the baseline in every measure, `floors` the A/A intervals by measure. `failed` is (failed, all)
+    """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `at_deadline`
+    are those of it whose p99 failures make the deadline; `compared` are the comparisons with the baseline in every
+    measure, `floors` the A/A intervals by measure. `failed` is (failed, all)
     requests by label, `losing` the share by which an entry fails more than the baseline, `faulty` why its own runs are
     invalid.
     """
@@ -24,6 +25,7 @@ class Evidence:
     contest: Contest
     runs: Sequence[RunSummary]
     order: Sequence[tuple[str, float]]
+    at_deadline: Sequence[str]
     compared: Sequence[Comparison]
     floors: dict[str, Interval]
     choice: Choice | None
@@ -66,11 +68,6 @@ class Evidence:
         runs = [run for run in self.runs if not run.set_aside]
         return list(dict.fromkeys(reason for run in runs for reason in run.invalid_reasons))
 
-    @property
-    def at_deadline(self) -> list[str]:
-        """Entries whose p99 is the deadline in at least half of their runs, so that failures decide it."""
-        return [label for label, _ in self.order if self.contest.measure == "p99" and is_failing(self, label)]
-
     def goodput_of(self, label: str) -> float:
         """Share (0..1) of the requests of an entry that were answered within the SLO, over the runs that count."""
         mine = [run for run in counted(self.runs) if run.label == label]
@@ -78,20 +75,15 @@ class Evidence:
         return sum(run.goodput * run.requests for run in mine) / total if total else 0.0
 
 
-def is_failing(found: Evidence, label: str) -> bool:
-    """Whether the deciding measure is the deadline in at least half of the entry's runs that count."""
-    blocks = [run.block for run in counted(found.runs) if run.label == label]
-    return 2 * len(ceiling_per_block([label], found.runs, found.contest.measure).blocks[label]) >= len(blocks)
-
-
 def evidence(contest: Contest, runs: Sequence[RunSummary]) -> Evidence:
     comparisons, floors = compared(contest, runs)
-    order, kept = ranking(contest, runs, floors.get(contest.measure)), counted(runs)
+    (order, at_deadline), kept = ranking(contest, runs, floors.get(contest.measure)), counted(runs)
     of_each = {label: [run for run in kept if run.label == label] for label, _ in order}
     return Evidence(
         contest=contest,
         runs=runs,
         order=order,
+        at_deadline=at_deadline if contest.measure == "p99" else [],
         compared=comparisons,
         floors=floors,
         choice=choose(contest, order, [one for one in comparisons if one.measure == contest.measure], runs),
@@ -117,8 +109,11 @@ def compared(
     return tuple(found), floors
 
 
-def ranking(contest: Contest, runs: Sequence[RunSummary], floor: Interval | None) -> list[tuple[str, float]]:
-    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control.
+def ranking(
+    contest: Contest, runs: Sequence[RunSummary], floor: Interval | None
+) -> tuple[list[tuple[str, float]], list[str]]:
+    """(label, geometric mean of the deciding measure over valid blocks), best first, without the A/A control, and
+    the labels of those at the deadline.
 
     Unless the laboratory is biased by its `floor`, the entry run twice has the mean of both, as in comparisons.
     Entries at the deadline in at least half of their blocks come last, in the order of their goodput.
@@ -134,15 +129,17 @@ def ranking(contest: Contest, runs: Sequence[RunSummary], floor: Interval | None
         for label, blocks in values.items()
         if blocks and label != control and min(blocks.values()) > 0
     ]
+    failing = [label for label, _ in means if 2 * len(ceiling.blocks[label]) >= len(values[label])]
     sign = -1 if contest.measure == "throughput" else 1
 
     def place(pair: tuple[str, float]) -> tuple[bool, float]:
         label, value = pair
-        if 2 * len(ceiling.blocks[label]) >= len(values[label]):
+        if label in failing:
             return True, geometric_mean(ceiling.odds[label].values())
         return False, sign * value
 
-    return sorted(means, key=place)
+    order = sorted(means, key=place)
+    return order, [label for label, _ in order if label in failing]
 
 
 def places_in(order: Sequence[tuple[str, float]]) -> Callable[[str], int]:

@@ -243,6 +243,18 @@ def test_goodput_decides_where_the_tail_is_the_deadline() -> None:
     )
 
 
+def test_goodput_decides_where_both_runs_of_the_baseline_fail() -> None:
+    """Half of the blocks of each fail, never the same: the p99 decides, so nothing is said of a goodput that does."""
+    failing = {"steelyard": range(8), "round-robin": range(4), "round-robin again": range(4, 8)}
+    runs = [
+        replace(run, p99=30.0, ko=50, goodput=0.95) if run.block in failing[run.label] else run
+        for run in runs_of(dict.fromkeys(("round-robin", "steelyard"), 0.4))
+    ]
+    verdict = verdict_of(runs, two())
+    assert p99_of(runs, two()).judged_by == "p99"
+    assert verdict.sentences[-1].startswith("More than 1 % of the requests of steelyard failed: its p99 is ")
+
+
 def test_a_tail_that_is_seldom_the_deadline_still_decides() -> None:
     """In three of eight blocks more than 1 % fail under both: the p99 decides, but shows no equality."""
     levels = dict.fromkeys(("round-robin", "steelyard"), 0.4)
