@@ -178,7 +178,10 @@ def judge(threshold: Threshold, label: str, runs: Sequence[Run], slo: float, tim
     stretch = {"p": time_scale, "m": time_scale, "t": 1 / time_scale}.get(threshold.measure[0], 1.0)
     bound = threshold.bound * stretch
     passed = value < bound if threshold.sign == "<" else value > bound
-    return Judgement(label, threshold.text, passed, explain(threshold, value, bound, passed))
+    message = explain(threshold, value, bound, passed)
+    if stretch != 1:
+        message += f"; at time scale {time_scale:g} the bound is {in_unit(bound, threshold.unit)}"
+    return Judgement(label, threshold.text, passed, message)
 
 
 def measured(measure: str, runs: Sequence[Run], slo: float) -> float:

@@ -62,7 +62,11 @@ def test_fast_failures_fail_a_latency_threshold() -> None:
 
 
 def test_thresholds_follow_the_time_scale() -> None:
-    """At a time scale of 0.1, "800 ms" means 80 ms of measured time."""
+    """At a time scale of 0.1, "800 ms" means 80 ms of measured time, which is said."""
     run = hand_made([0.09], timeout=5.0)
-    assert not judge(parse_threshold("p99 < 800 ms"), "random", [run], slo=1.0, time_scale=0.1).passed
+    judgement = judge(parse_threshold("p99 < 800 ms"), "random", [run], slo=1.0, time_scale=0.1)
+    assert not judgement.passed
+    assert judgement.message == "p99 is 90.0 ms, missed by 10.0 ms; at time scale 0.1 the bound is 80.0 ms"
     assert judge(parse_threshold("p99 < 800 ms"), "random", [run], slo=1.0, time_scale=1.0).passed
+    errors = judge(parse_threshold("errors < 1 %"), "random", [run], slo=1.0, time_scale=0.1)
+    assert errors.message == "errors is 0.00 %, met by 1.00 %"
