@@ -43,6 +43,7 @@ from experiments.report.document import Section
 from experiments.report.tables import Table as PageTable
 from experiments.report.tables import row, whole_table
 from experiments.results.directory import Results, load_results
+from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, Standing
 from experiments.stats.run_summary import counted
@@ -249,7 +250,7 @@ def in_unit(measure: str, value: float) -> str:
     return f"{value:.1f}/s" if measure == "throughput" else in_ms(value)
 
 
-def matching(found: Sequence[Contrast]) -> str:
+def matching(found: Sequence[Contrast], one: Side) -> str:
     """How blocks were paired, as text."""
     found = [item for item in found if item.interval.blocks]
     paired = sum(item.is_paired for item in found)
@@ -260,7 +261,9 @@ def matching(found: Sequence[Contrast]) -> str:
     if paired == len(found):
         return "Blocks were paired by their seeds; the interval is Student's over pairs."
     if not paired:
-        return "No two runs had the same requests, so none were paired; intervals are Welch's over all runs of both."
+        is_live = isinstance(one.scenario, LiveScenario)
+        why = "A balancer's own traffic has no seed" if is_live else "No two runs had the same requests"
+        return f"{why}, so none were paired; intervals are Welch's over all runs of both."
     return (
         f"{paired} of {len(found)} rows were paired by seeds; the others have Welch's interval over all runs."
     )
@@ -268,7 +271,7 @@ def matching(found: Sequence[Contrast]) -> str:
 
 def notes_on(found: Sequence[Contrast], one: Side) -> list[str]:
     has_odds = any(item.judged_by == GOODPUT for item in found)
-    notes = {matching(found): True, AT_DEADLINE: has_odds, REPLAYED: one.scenario.load.is_replay}
+    notes = {matching(found, one): True, AT_DEADLINE: has_odds, REPLAYED: one.scenario.load.is_replay}
     return [note for note, is_needed in notes.items() if is_needed]
 
 

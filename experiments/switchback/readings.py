@@ -182,7 +182,7 @@ class Rails:
             return f"none of {window.requests} requests was answered in {window.seconds:.0f} s"
         p99 = window.quantile(0.99)
         if window.answered >= MIN_REQUESTS and p99 > self.p99:
-            return f"p99 rose to {p99 * 1e3:.0f} ms, more than {self.p99 * 1e3:.0f} ms"
+            return f"p99 is {p99 * 1e3:.0f} ms, more than {self.p99 * 1e3:.0f} ms"
         return None
 
 

@@ -80,11 +80,19 @@ class PolicyTurns:
                 self._restore()
 
     async def observe_initial(self, load: Callable[[], Awaitable[object]]) -> MetricsWindow:
-        """Await the load of one run under the initial policy, and set the rails."""
+        """Await the load of one run under the initial policy, and set the rails.
+
+        Raises `BadInputError` where that breaks one already: every policy would be rolled back to it.
+        """
         first = await self._counters()
         await load()
         window = between(first, await self._counters())
         self.rails = Rails.after(window, self._p99, self._errors)
+        if (problem := self.rails.broken_by(window)) is not None:
+            raise BadInputError(
+                f"'{self._initial['name']}', the initial policy, breaks a guard rail already: {problem}; "
+                "see --max-p99 and --max-errors"
+            )
         return window
 
     async def apply(self, policy: dict[str, Any]) -> None:

@@ -171,7 +171,7 @@ def test_two_result_sets_are_compared(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["compare", *names])
     assert "By p99 latency, the second is worse: fast; practically equal: slow." in ran.output
     assert "throughput" not in ran.output
-    assert "so none were paired" in ran.output
+    assert "A balancer's own traffic has no seed, so none were paired" in ran.output
 
 
 def test_a_policy_that_fails_more_requests_is_not_ahead(tmp_path: Path) -> None:
@@ -254,11 +254,28 @@ def test_a_much_slower_policy_is_rolled_back_at_once(tmp_path: Path) -> None:
     """Within the wash-out, too; what was measured before it is kept."""
     balancer = MadeUpBalancer()
     balancer.means["slow"] = 0.9
-    with pytest.raises(RailBroken, match=r"slow: p99 rose to \d+ ms"):
+    with pytest.raises(RailBroken, match=r"slow: p99 is \d+ ms"):
         evaluate(balancer, tmp_path, 4, washout=6.0)
     assert balancer.policy == {"name": "old"}
     assert balancer.at <= 8.0 * len(balancer.put[:-1]) + 3
     assert len(list((tmp_path / "runs").iterdir())) == len(balancer.put) - 2
+
+
+@pytest.mark.parametrize(
+    ("rails", "why"), [((0.05, None), r"p99 is \d+ ms, more than 50 ms"), ((None, 0.0), "requests failed")]
+)
+def test_an_initial_policy_that_breaks_a_guard_rail_is_told_first(
+    tmp_path: Path, rails: tuple[float | None, float | None], why: str
+) -> None:
+    """Before another policy gets a request, which could only be rolled back."""
+    balancer = MadeUpBalancer()
+    balancer.error_share["old"] = 0.01
+    with pytest.raises(
+        BadInputError, match=f"^'old', the initial policy, breaks a guard rail already: .*{why}"
+    ):
+        evaluate(balancer, tmp_path, 4, rails=rails)
+    assert balancer.put == [{"name": "old"}]
+    assert balancer.at == TIMES["period"]
 
 
 def test_errors_break_a_guard_rail(tmp_path: Path) -> None:
