@@ -14,7 +14,7 @@ from experiments.report import canvas, figures
 from experiments.report.document import Document, Section, to_html
 from experiments.report.drawings import Drawing, charted_drawings, save_drawing
 from experiments.report.pages import hero_of, write
-from experiments.report.palette import Competitor, competitors
+from experiments.report.palette import Competitor, colours_of, competitors
 from experiments.report.tables import Table
 from experiments.stats.comparison import Comparison
 
@@ -35,7 +35,7 @@ def write_page(
     """Write the page of a comparison; `found` begins with the measure that decides. Raises `BadInputError`."""
     scenario = sides[0].scenario
     field = drawn_field(sides)
-    drawings = [*forest_drawing(sides[1], found), *charted_drawings(field, field, scenario)]
+    drawings = [*forest_drawing(sides, found), *charted_drawings(field, field, scenario)]
     pictures = [save_drawing(drawing, None) for drawing in drawings]
     hero = hero_of(pictures)
     sections = [Section(picture.title, picture) for picture in pictures if picture is not hero]
@@ -60,7 +60,8 @@ def write_page(
 
 def drawn_field(sides: Sides) -> list[Competitor]:
     """Each entry that both ran, in the first set and then in the second, in one colour."""
-    by_label = [{one.label: one for one in competitors(side.results)} for side in sides]
+    colours = colours_of(sides[0].results)
+    by_label = [{one.label: one for one in competitors(side.results, colours)} for side in sides]
     return [
         replace(of_set[label], label=f"{label}, {name}", turn=turn)
         for label in common_labels(*sides)
@@ -68,7 +69,7 @@ def drawn_field(sides: Sides) -> list[Competitor]:
     ]
 
 
-def forest_drawing(second: Side, found: Sequence[Contrast]) -> list[Drawing]:
+def forest_drawing(sides: Sides, found: Sequence[Contrast]) -> list[Drawing]:
     """Forest plot of second / first in the measure that decides, if there are intervals."""
     decides = found[0].measure
     shown = [
@@ -80,5 +81,6 @@ def forest_drawing(second: Side, found: Sequence[Contrast]) -> list[Drawing]:
         f"Each entry of the second set over the same of the first by {decides}, with its 95 % interval. A filled point "
         "is better or worse; an interval inside the grey band is practically equal."
     )
-    draw = lambda: figures.forest(competitors(second.results), shown, {}, canvas.NARROW)  # noqa: E731
+    field = competitors(sides[1].results, colours_of(sides[0].results))
+    draw = lambda: figures.forest(field, shown, {}, canvas.NARROW)  # noqa: E731
     return [Drawing("verdict", "The verdict", caption, draw)] if shown else []

@@ -33,7 +33,7 @@ from experiments.report.drawings import Drawing, save_drawing, tail_drawing
 from experiments.report.entry_tables import COLUMNS, table_of
 from experiments.report.figures_time import bins_of
 from experiments.report.pages import write
-from experiments.report.palette import INK, INVALID, Competitor, policy_colour, region_colours, worker_colours
+from experiments.report.palette import INK, INVALID, Competitor, entry_colours, region_colours, worker_colours
 from experiments.report.tables import Cell, Table, row, supported
 from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
 from experiments.stats import measures
@@ -94,7 +94,7 @@ class LogRuns:
     def by_policy(self) -> list[Competitor]:
         """Parts by policy, in order of first appearance."""
         names = self.columns.policies
-        return self._parts(names, [policy_colour(name, [*names]) for name in names], self.rows["policy"])
+        return self._parts(names, entry_colours([*names]), self.rows["policy"])
 
     def by_region(self) -> list[Competitor]:
         """Parts by region, in order of first appearance, each in the first colour of its workers."""

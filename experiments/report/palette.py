@@ -1,16 +1,17 @@
-"""Colours and marks: a policy has one colour in every figure of a report, and most have it in every report.
+"""Colours and marks: an entry has one colour in every figure of a report, and most policies have it in every report.
 
 The most used policies have the colours of Okabe and Ito, which the common kinds of colour blindness keep apart. Entries
-of one policy differ by dash and hatch; an invalid entry is grey.
+of one policy differ by dash and hatch, too; an invalid entry is grey.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from matplotlib.colors import to_rgb
@@ -56,7 +57,7 @@ POLICY_COLOURS = {
 """Colours of the policies that have one of their own, in every figure of every report."""
 
 SPARE_COLOURS = ("#b8a600", "#6a3d9a", "#e7298a", "#4d4d4d")
-"""Colours of all other policies, in the order of their appearance in a report."""
+"""Colours of all other policies, and of further entries of a policy, in the order of their appearance in a report."""
 
 SHADE = "#f6ddb0"
 NOISE = "#f0e442"
@@ -110,25 +111,38 @@ def in_legend(name: str) -> str:
     return f" {name}" if name.startswith("_") else name
 
 
-def competitors(results: Results) -> list[Competitor]:
-    """Every entry that has runs, in the scenario's order, with its valid runs, or all if none is valid."""
+def competitors(results: Results, colours: Mapping[str, str] | None = None) -> list[Competitor]:
+    """Every entry that has runs, in the scenario's order, with its valid runs, or all if none is valid.
+
+    `colours` by label are those of these results if not given.
+    """
     found: list[Competitor] = []
-    turns: dict[str, int] = {}
+    turns: Counter[str] = Counter()
+    colours = colours or colours_of(results)
     for entry in results.entries():
         runs = tuple(believable(results, entry.label))
         is_valid = any(run.facts.is_valid for run in runs)
-        turn = turns[entry.policy.name] = turns.get(entry.policy.name, -1) + 1
-        shown = policy_colour(entry.policy.name, list(turns)) if is_valid else INVALID
-        found.append(Competitor(entry.label, shown, turn, runs, is_valid))
+        shown = colours.get(entry.label, INVALID) if is_valid else INVALID
+        found.append(Competitor(entry.label, shown, turns[entry.policy.name], runs, is_valid))
+        turns[entry.policy.name] += 1
     return found
 
 
-def policy_colour(name: str, seen: Sequence[str]) -> str:
-    """Colour of a policy; one without a colour of its own takes a spare one by its place among those `seen`."""
-    if name in POLICY_COLOURS:
-        return POLICY_COLOURS[name]
-    foreign = [other for other in dict.fromkeys([*seen, name]) if other not in POLICY_COLOURS]
-    return SPARE_COLOURS[foreign.index(name) % len(SPARE_COLOURS)]
+def colours_of(results: Results) -> dict[str, str]:
+    """Colour of each entry of the scenario by its label."""
+    entries = results.scenario.entries
+    colours = entry_colours([entry.policy.name for entry in entries])
+    return {entry.label: colour for entry, colour in zip(entries, colours, strict=True)}
+
+
+def entry_colours(policies: Sequence[str]) -> list[str]:
+    """Colours of entries with these policies: the first of a policy has the policy's own, the others one that is free,
+    as long as there are any."""
+    own = {name: POLICY_COLOURS[name] for name in policies if name in POLICY_COLOURS}
+    every = (*SPARE_COLOURS, *POLICY_COLOURS.values())
+    free = cycle([colour for colour in every if colour not in own.values()] or every)
+    own |= {name: next(free) for name in dict.fromkeys(policies) if name not in own}
+    return [own.pop(name, "") or next(free) for name in policies]
 
 
 def place_handles(places: Sequence[Place]) -> list[Patch]:

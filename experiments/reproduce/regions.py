@@ -17,7 +17,7 @@ from rich.text import Text
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
-from experiments.report.palette import GREY, INK, policy_colour, worker_colours
+from experiments.report.palette import GREY, INK, entry_colours, worker_colours
 from experiments.reproduce import regions_runs as runs
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
 from experiments.reproduce.regions_runs import (
@@ -394,7 +394,7 @@ def draw_policies(axes: Axes, found: Results) -> None:
     for at, (policy, span) in enumerate(spans.items()):
         rank = RANKS.get(policy)
         text = f"{span:.1f}" if rank is None else f"{span:.1f} (source: {rank})"
-        bar(axes, at, span, text, policy_colour(policy.partition(",")[0], []))
+        bar(axes, at, span, text, entry_colours([policy.partition(",")[0]])[0])
     names = [policy if policy in SOURCE_POLICIES else f"{policy} (ours)" for policy in spans]
     label_bars(axes, names, "s, in the source's time")
     axes.set_xlim(0, 1.6 * max(spans.values(), default=1.0))

@@ -28,8 +28,8 @@ from experiments.report.palette import (
     POLICY_COLOURS,
     SPARE_COLOURS,
     WHITE,
+    entry_colours,
     luminance,
-    policy_colour,
 )
 from experiments.report.tables import ESSENTIAL, MAX_COLUMNS, Cell, Table, terminal_table
 from experiments.results.directory import load_results, save_result, set_aside
@@ -237,10 +237,21 @@ def test_a_campaign_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_policy_has_one_colour_wherever_it_is_drawn() -> None:
     """Whatever else is drawn; one without its own, of this package or another, takes a spare colour."""
     names = ["random", "peak-ewma", "latency-weighted", "steelyard", "region-aware", "foreign", "least-time"]
-    colours = [policy_colour(name, names) for name in names]
+    colours = entry_colours(names)
     assert len(set(colours)) == len(names)
-    assert policy_colour("steelyard", ["random"]) == policy_colour("steelyard", names)
-    assert policy_colour("foreign", []) not in POLICY_COLOURS.values()
+    assert entry_colours(["steelyard"])[0] == colours[3] == POLICY_COLOURS["steelyard"]
+    assert entry_colours(["foreign"])[0] not in POLICY_COLOURS.values()
+
+
+def test_each_entry_of_a_policy_has_a_colour() -> None:
+    """The first has that of the policy, the others none of another entry; where all are taken, some are used twice."""
+    names = ["steelyard"] * 20 + ["random", "foreign"]
+    colours = entry_colours(names)
+    assert (colours[0], colours[20]) == (POLICY_COLOURS["steelyard"], POLICY_COLOURS["random"])
+    assert len(set(colours)) == len(names)
+    assert set(colours) <= DARK.keys()
+    many = entry_colours([*POLICY_COLOURS, *["random"] * 99])
+    assert len(set(many)) == len(POLICY_COLOURS) + len(SPARE_COLOURS)
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST_STEPS, MOST_STEPS + 1, 1_000_000])
