@@ -11,11 +11,13 @@ SVG files are made smaller than matplotlib writes them, and dark where the reade
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -46,6 +48,7 @@ STYLE: Any = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "text.color": INK,
+    "text.hinting": "none",  # with hints, letters are wider in one resolution than in that of the layout
     "text.parse_math": False,  # a name with two dollar signs is not a formula
     "legend.frameon": False,
     "hatch.linewidth": 0.8,
@@ -71,6 +74,12 @@ NARROW = 5.2
 
 COLUMNS = 3
 """Number of small multiples side by side."""
+
+LONGEST_LINE = 30
+"""Most characters of a line of a name beside or above an axis."""
+
+LEGEND_LINE = 0.19
+"""Height of a line of a legend in inches."""
 
 
 NUMBER = re.compile(rb"-?\d+\.\d{3,}")
@@ -213,10 +222,15 @@ def fixed_ticks(axis: Any, places: Sequence[float], form: Callable[[float], str]
 
 def rows(axes: Axes, names: Sequence[str]) -> None:
     """Label the vertical axis with the names of the rows, first on top."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [folded(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
+
+
+def folded(name: str) -> str:
+    """The name in lines of at most `LONGEST_LINE` characters."""
+    return "\n".join(line for part in name.split("\n") for line in wrap(part, LONGEST_LINE))
 
 
 def steps(ratio: float) -> tuple[float, ...]:
@@ -231,6 +245,15 @@ def steps(ratio: float) -> tuple[float, ...]:
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> None:
-    """Add one legend for the whole figure, outside of the axes."""
-    ncols = min(columns, max(1, len(handles)))
-    figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)
+    """Add one legend for the whole figure, outside of the axes, in fewer columns if so many do not fit; the figure
+    grows by the lines that this takes."""
+    most = ncols = min(columns, max(1, len(handles)))
+    style: Any = {"loc": "outside upper left", "fontsize": 9, "handlelength": 2.2}
+    while True:
+        legend = figure.legend(handles=list(handles), ncols=ncols, **style)
+        if ncols == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+        ncols -= 1
+    lines = math.ceil(len(handles) / ncols) - math.ceil(len(handles) / most)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * lines)

@@ -260,4 +260,6 @@ def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
     canvas.fixed_ticks(axes.xaxis, apart(candidates, *axes.get_xlim()), lambda ratio: f"× {ratio:g}")
     better = "right is better" if comparisons[0].measure == "throughput" else "left is better"
-    axes.set_xlabel(f"{comparisons[0].measure} / {comparisons[0].baseline}   ({better})")
+    ratio = f"{comparisons[0].measure} / {comparisons[0].baseline}"
+    between = "   " if len(ratio) < canvas.LONGEST_LINE - 10 else "\n"
+    axes.set_xlabel(f"{canvas.folded(ratio)}{between}({better})")

@@ -151,7 +151,7 @@ def multiples(field: Sequence[Competitor], xlabel: str, ylabel: str) -> tuple[Fi
         axes.set_visible(False)
     panels = panels[: len(field)]
     for axes, one in zip(panels, field, strict=True):
-        axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else GREY)
+        axes.set_title(canvas.folded(one.name), fontweight="bold", color=INK if one.is_valid else GREY)
     for axes in panels[-columns:]:
         axes.tick_params(axis="x", labelbottom=True)
         axes.set_xlabel(xlabel)

@@ -6,6 +6,8 @@ import io
 import math
 import re
 from base64 import b64decode
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -16,14 +18,15 @@ from matplotlib.text import Annotation
 from PIL import Image
 
 from experiments.inference.run import SimulatedRunner
-from experiments.report.canvas import blank, with_palette
+from experiments.report.canvas import NARROW, PNG_DPI, blank, drawing, settle, with_palette
 from experiments.report.drawings import drawings
-from experiments.report.figures import RATIOS, apart
+from experiments.report.figures import RATIOS, apart, forest, latency_distribution, latency_quantiles
 from experiments.report.figures_time import (
     LABEL,
     bins_of,
     draw_tail,
     in_flight_per_worker,
+    rate_over_time,
     shadings,
     tail_over_time,
 )
@@ -36,6 +39,7 @@ from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.service.plan import contestants_of, service_scenario
+from experiments.stats.comparison import Comparison, Interval
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.support.result_sets import write_results
@@ -82,6 +86,41 @@ def test_a_tail_at_the_deadline_is_not_drawn(tmp_path: Path) -> None:
     panels = [axes.get_xlabel().split(" ")[0] for axes in found["paired-ratios"].draw().axes]
     assert "p99" in {one.measure for one in summary.comparisons}
     assert panels == ["throughput", "mean"]
+
+
+def test_no_name_is_cut_off(tmp_path: Path) -> None:
+    """25 entries with names of 60 characters, with and without spaces, in the resolution of the files."""
+    write_results(tmp_path / "r", blocks=1, requests=100)
+    (one, *_) = competitors(load_results(tmp_path / "r"))
+    name = "x" * 57
+    field = [replace(one, label=f"{n:02d} {name if n % 2 else 'an option and ' * 4}"[:60]) for n in range(25)]
+    interval = Interval(1.1, 1.0, 1.2, 8)
+    pairs = [
+        Comparison(each.label, field[0].label, measure, interval, 0.5, "undecided")
+        for measure in ("throughput", "mean", "p99")
+        for each in field[1:]
+    ]
+    drawn = {
+        "narrow": forest(field, pairs[:24], {}, NARROW),
+        "wide": forest(field, pairs, {}),
+        "legend": latency_distribution(field),
+        "rows": latency_quantiles(field),
+        "panels": rate_over_time(field, []),
+    }
+    for place, figure in drawn.items():
+        settle(figure).set_dpi(PNG_DPI)
+        with drawing():
+            figure.draw_without_rendering()
+        shown = [axes for axes in figure.axes if axes.get_visible()]
+        boxes = [text.get_window_extent() for legend in figure.legends for text in legend.get_texts()]
+        for axes in shown:
+            boxes += [label.get_window_extent() for label in axes.get_yticklabels()]
+            boxes += [text.get_window_extent() for text in (axes.xaxis.label, axes.title)]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes), place
+        assert all(axes.xaxis.label.get_window_extent().y0 >= 0 for axes in shown), place
+        for texts in ([axes.title for axes in shown], [axes.xaxis.label for axes in shown]):
+            extents = [text.get_window_extent() for text in texts if text.get_text()]
+            assert not any(one.overlaps(other) for one, other in combinations(extents, 2)), place
 
 
 def test_figures_over_time_have_one_time_axis(tmp_path: Path) -> None:
