@@ -17,7 +17,7 @@ from experiments.scenario.drawn import single_names
 from experiments.scenario.files import first_complaint, grouped, is_scenario, known_scenarios, read_toml
 from experiments.scenario.scenario import Policy, require_unique
 from policies import registry
-from policies.loading.reference import label_of, located
+from policies.loading.reference import label_of, labels_of, located, references_in
 
 EVERYTHING = "all"
 OURS = "steelyard"
@@ -96,10 +96,22 @@ Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 Competitor = Annotated[
     GridPolicy, BeforeValidator(lambda one: {"policy": one} if isinstance(one, str) else one)
 ]
-Competitors = Annotated[
-    tuple[Competitor, ...],
-    BeforeValidator(lambda those: registry.known() if those == EVERYTHING else those),
-]
+
+
+def every_policy(value: object) -> object:
+    """Expand `policies = "all"`, and label classes of one name in different files by these, as `run` does."""
+    if not isinstance(value, list | tuple):
+        return registry.known() if value == EVERYTHING else value
+    references = [*dict.fromkeys(one for one in value if isinstance(one, str) and references_in(one))]
+    labels = dict(zip(references, labels_of(references), strict=True))
+    labels = {one: label for one, label in labels.items() if label != label_of(one)}
+    return [
+        {"policy": one, "label": labels[one]} if isinstance(one, str) and one in labels else one
+        for one in value
+    ]
+
+
+Competitors = Annotated[tuple[Competitor, ...], BeforeValidator(every_policy)]
 
 
 class Grid(GridTable):

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
+from experiments.commands.sweep import matrix_grid
 from experiments.errors import BadInputError
 from experiments.inference.run import SimulatedRunner
 from experiments.results.directory import PlannedRun, PolicyFile, load_results
@@ -42,6 +43,19 @@ def test_entries_of_files_have_short_labels_and_absolute_paths(here: Path) -> No
     entries = overridden(load_scenario("steady"), given).entries
     assert [entry.label for entry in entries] == ["First", "b.First", "round-robin"]
     assert entries[0].policy.name == f"{here}/a.py:First"
+
+
+def test_two_versions_of_a_class_are_swept_under_different_labels(here: Path) -> None:
+    """As in `run`; one that is named twice is still an error."""
+    grid = matrix_grid("steady", "a.py:First,b.py:First,random", 1, quick=True)
+    assert [(one.name, one.policy.name) for one in grid.policies] == [
+        ("First", f"{here}/a.py:First"),
+        ("b.First", f"{here}/b.py:First"),
+        ("random", "random"),
+    ]
+    for twice in ("random,random", "a.py:First,a.py:First"):
+        with pytest.raises(BadInputError, match="appears twice"):
+            matrix_grid("steady", twice, 1, quick=True)
 
 
 def digest(text: str) -> str:
