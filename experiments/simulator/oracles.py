@@ -208,12 +208,12 @@ class Clairvoyant:
         """Seconds until the answer, or what a failure costs."""
         at = now + lag
         if future.is_uneventful:
-            return self._end(worker, at, seconds) + worker.half - now
+            return self._end(worker, future, at, seconds) + worker.half - now
         spell = future.admitted(at)
         if spell is None or spell.fault_state.is_gone or future.at(now + lag).fault_state.is_gone:
             return self._lost
         at = max(at, spell.begins)
-        ends = self._end(worker, at, spell.effects.mean(seconds))
+        ends = self._end(worker, future, at, spell.effects.mean(seconds))
         for begins, length in future.pauses(now):
             if begins >= ends:
                 break
@@ -222,7 +222,7 @@ class Clairvoyant:
             return self._lost
         return ends + worker.half - now + spell.effects.lost_share * self._lost
 
-    def _end(self, worker: SimulatedWorker, at: float, seconds: float) -> float:
+    def _end(self, worker: SimulatedWorker, future: Future, at: float, seconds: float) -> float:
         """End of service of a request that arrives `at`, after those present and those that arrive before."""
         coming = worker.in_transit()
         if worker.shared is not None:
@@ -233,7 +233,7 @@ class Clairvoyant:
             for arrives, drawn in sorted(coming, key=itemgetter(0)):
                 if arrives > at:
                     break
-                heapreplace(free, max(free[0], arrives) + drawn)
+                heapreplace(free, max(free[0], arrives) + future.at(arrives).effects.mean(drawn))
         return max(at, free[0]) + seconds
 
 

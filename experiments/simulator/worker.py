@@ -200,13 +200,13 @@ class SimulatedWorker:
             self._expected[attempt] = arrives
 
     def in_transit(self) -> list[tuple[float, float]]:
-        """When each request in transit arrives, and its expected seconds of service. Requires `expect`."""
+        """When each request in transit arrives, and its seconds of service without a fault. Requires `expect`."""
         expected = self._expected
         assert expected is not None
         for attempt in [attempt for attempt in expected if attempt.is_over]:
             del expected[attempt]
-        profile, mean = self.profile, self.seconds_for
-        return [(at, mean(one.demand[profile][one.number & MASK])) for one, at in expected.items()]
+        profile, speed = self.profile, self.model.speed
+        return [(at, one.demand[profile][one.number & MASK] / speed) for one, at in expected.items()]
 
     def seconds_for(self, work: float) -> float:
         """Expected seconds of service of a request of so much work that arrives now."""

@@ -98,6 +98,12 @@ def test_faults_are_avoided_before_they_begin_and_while_they_last(fault_state: F
     assert columns.latencies.max() == pytest.approx(0.1)
 
 
+def test_requests_in_transit_are_priced_at_the_pace_on_arrival() -> None:
+    """The worker becomes slow before either arrives: the second would wait for 0.9 s of the first, not for 0.1 s."""
+    workers = (worker("a", rtt=1.0, setup_rtts=0.0), worker("b", rtt=1.0, setup_rtts=0.0, speed=1 / 12))
+    assert picks(workers, during(FAULTS["slow"]), 0.9, 0.901, policy=CLAIRVOYANT) == [0, 1]
+
+
 def test_pauses_that_are_repeated() -> None:
     steps = [(0.0, FaultState(pause=Pause(0.1, 2.0, 0.5))), (7.0, HEALTHY)]
     assert list(Future(steps, 10.0).pauses(12.6)) == [(14.5, 0.1), (16.5, 0.1)]
