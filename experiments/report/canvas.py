@@ -249,11 +249,11 @@ def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> No
     grows by the lines that this takes."""
     most = ncols = min(columns, max(1, len(handles)))
     style: Any = {"loc": "outside upper left", "fontsize": 9, "handlelength": 2.2}
-    while True:
+    with drawing():
         legend = figure.legend(handles=list(handles), ncols=ncols, **style)
-        if ncols == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            break
-        legend.remove()
-        ncols -= 1
+        while ncols > 1 and legend.get_window_extent().width > figure.bbox.width:
+            legend.remove()
+            ncols -= 1
+            legend = figure.legend(handles=list(handles), ncols=ncols, **style)
     lines = math.ceil(len(handles) / ncols) - math.ceil(len(handles) / most)
     figure.set_figheight(figure.get_figheight() + LEGEND_LINE * lines)
