@@ -8,7 +8,7 @@ A policy has a colour in the figures, a scenario a marker; what is not judged is
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -26,7 +26,7 @@ from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
 from experiments.report.document import Document, sections_of, to_html, to_markdown
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.pages import write
-from experiments.report.palette import GREY, GRID, INVALID, policy_colour
+from experiments.report.palette import GREY, GRID, INVALID, entry_colours
 from experiments.results.directory import Results
 from experiments.stats import measures
 
@@ -123,7 +123,13 @@ def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
 
 
 def policy_handles(names: Sequence[str], width: float | None = None) -> list[Line2D]:
-    return [Line2D([], [], color=policy_colour(name, names), linewidth=width, label=name) for name in names]
+    colours = policy_colours(names).items()
+    return [Line2D([], [], color=colour, linewidth=width, label=name) for name, colour in colours]
+
+
+def policy_colours(names: Sequence[str]) -> dict[str, str]:
+    """Colour of each policy, in every panel of a figure."""
+    return dict(zip(names, entry_colours(names), strict=True))
 
 
 def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantity: str) -> None:
@@ -136,9 +142,9 @@ def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantit
         if one.quantity == quantity and np.isfinite(one.distance)
     ]
     values = [value * 1e3 for one, _, _ in points for value in (one.measured, one.simulated)]
-    names = policies_of(scenario_results)
+    colours = policy_colours(policies_of(scenario_results))
     for one, policy, marker in points:
-        colour = INVALID if one.is_met is None else policy_colour(policy, names)
+        colour = INVALID if one.is_met is None else colours[policy]
         face = "none" if one.is_met is None else colour
         axis.plot(one.measured * 1e3, one.simulated * 1e3, marker, color=colour, mfc=face, ms=7, alpha=0.85)
     milliseconds(axis.xaxis, values)
@@ -158,23 +164,23 @@ def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
     figure, axes = blank(3.1 * rows + 0.8, rows, COLUMNS)
     for axis in axes[len(pairs) :]:
         axis.set_visible(False)
-    for axis, (measured, simulated) in zip(axes, pairs, strict=False):
-        draw_distributions(axis, measured, simulated)
     names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
+    for axis, (measured, simulated) in zip(axes, pairs, strict=False):
+        draw_distributions(axis, measured, simulated, policy_colours(names))
     styles = [("solid", "measured"), ("dashed", "simulated")]
     worlds = [Line2D([], [], color=GREY, ls=style, label=world) for style, world in styles]
     legend_below(figure, [*policy_handles(names), *worlds])
     return figure
 
 
-def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> None:
+def draw_distributions(axis: Axes, measured: Results, simulated: Results, colours: Mapping[str, str]) -> None:
     """Distributions of one scenario, for every entry except the A/A control."""
     entries = [entry for entry in measured.entries() if entry.repeat_of is None]
-    names, shown = [entry.policy.name for entry in entries], list[float]()
+    shown = list[float]()
     for entry in entries:
         ours, theirs = paired_runs(measured, simulated, entry.label)
         is_judged = any(run.facts.is_valid for run in ours)
-        colour = policy_colour(entry.policy.name, names) if is_judged else INVALID
+        colour = colours[entry.policy.name] if is_judged else INVALID
         for runs, style in ((ours, "solid"), (theirs, "dashed")):
             latency = measures.success_latency(runs) if runs else np.empty(0)
             if len(latency):
