@@ -16,9 +16,11 @@ from rich.console import Console
 
 from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
+from experiments.compare.page import drawn_field
 from experiments.compare.revisions import RevisionPlan, git, measure, run_block
+from experiments.compare.sides import side
 from experiments.errors import BadInputError, FleetFailedError
-from experiments.results.directory import plan
+from experiments.results.directory import load_results, plan
 from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
 from tests.support.result_sets import save_set
@@ -230,6 +232,20 @@ def test_different_scenarios_are_rejected(write: Write, tmp_path: Path) -> None:
     )
     found = ran(before, write(entries=others, baseline="new a"), "--anyway", "--html", tmp_path / "page.html")
     assert "have no entry of the same label" in str(found.exception)
+
+
+def test_an_entry_has_one_colour_in_both_sets(write: Write) -> None:
+    """Whatever the order of the entries of the second, here all of one policy."""
+    entries = tuple(entry.model_copy(update={"repeat_of": None}) for entry in scenario_of(8, 50, 2).entries)
+    policy = entries[0].policy
+    alike = tuple(entry.model_copy(update={"policy": policy}) for entry in entries)
+    one, other = (
+        side("set", load_results(write(entries=each, requests=50))) for each in (alike, alike[::-1])
+    )
+    field = drawn_field((one, other))
+    colours = [each.colour for each in field]
+    assert colours[::2] == colours[1::2]
+    assert len(set(colours)) == len(entries)
 
 
 def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
