@@ -332,8 +332,6 @@ class Server:
             await self._acceptor.stop()
         if self._owns_sockets and is_patient:
             self.listening.remove_unused()
-        if not is_patient:
-            self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
         for cluster in self.clusters:
@@ -369,7 +367,6 @@ class Server:
     def close_idle(self) -> None:
         """End the patience of `stop`: idle connections close with the next sweep."""
         self.process.idle_limit = CLOSE_ALL_IDLE
-        self.arrivals.stop()
 
     @property
     def _is_empty(self) -> bool:
