@@ -338,12 +338,11 @@ class Http1Connection(Http1Responder):
             self._answering.check(now)
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
-        if not self.is_begun:
-            longer_than = max(longer_than, FIRST_REQUEST)
+        limit = longer_than if self.is_begun else max(longer_than, FIRST_REQUEST)
         has_begun = self._reader is not None and bool(self._reader.head)
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
-        return is_idle and now - self.idle_since > longer_than and self._close_idle()
+        return is_idle and now - self.idle_since > limit and self._close_idle()
 
     def end_late_head(self, now: float, longer_than: float) -> bool:
         reader = self._reader
