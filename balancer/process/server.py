@@ -101,7 +101,10 @@ class Server:
         self._apply_tracing(config.settings.tracing)
         self.process.joins = member is not None and member.is_later
         self.control_plane.read_sources()
-        self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
+        tally = [0, 0] if member is None else member.board.pages[member.index].reloads
+        self.reloads = Reloads(
+            self.control_plane, settings, read or (lambda _: settings), self._commit, tally
+        )
         channel = None
         if member is not None:
             # Imported here, because it brings aiohttp, which a single process needs for admin requests only.
