@@ -277,6 +277,20 @@ def test_number_of_waiting_changes_is_bounded() -> None:
         assert (len(changes), "e0" in changes, "e1999" in changes) == (1000, False, True)
 
 
+async def test_name_without_an_answer_holds_what_the_old_program_had(stage: Stage, names: NameServer) -> None:
+    """Of the sources that it replaces, not of one that is configured still and has an answer."""
+    names.address(NAME, "127.0.0.3")
+    both = [dns(names, port=80), dns(names, name="none.test", port=80)]
+    await stage.serve(discovery={"dns": both})
+    old = {f"dns {NAME}:80": [one("a", 1)], "dns old.test:80": [one("b", 2)]}
+    found = {source: [each.model_dump(mode="json") for each in each_of] for source, each_of in old.items()}
+    stage.control_plane.hold({"": found})
+    assert known(stage) == ["127.0.0.3-80", "b"]
+    names.address("none.test", "127.0.0.4")
+    await pass_time(stage, 2)
+    assert known(stage) == ["127.0.0.3-80", "127.0.0.4-80"]
+
+
 def test_source_without_an_answer_holds_what_is_known_elsewhere() -> None:
     """Until its own first answer, also if that is empty."""
     registry = Wireless().control_plane.registry
