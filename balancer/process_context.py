@@ -24,6 +24,9 @@ from policies.clock import Clock
 CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle client connection."""
 
+FIRST_REQUEST: Final = 1.0
+"""Seconds that any new client has for its handshake and the beginning of its first request, also at shutdown."""
+
 
 @dataclass(slots=True)
 class ClientCounts:

@@ -9,7 +9,7 @@ without rebuilding the set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from balancer.cluster.cluster import Cluster
@@ -24,7 +24,7 @@ CONFIGURATION = "configuration"
 COMMAND = "command"
 
 MOST_AWAITED = 1000
-"""Maximum number of admin states that wait until discovery finds their endpoints here."""
+"""Maximum number of endpoints whose changes wait until discovery finds them here."""
 
 LONGEST_AWAITED = 600.0
 """Seconds for which they wait, beyond the longest `max_ttl`: the endpoint may have been removed elsewhere by then."""
@@ -36,6 +36,15 @@ class Member:
 
     config: EndpointConfig
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Changes of an endpoint that is not found here yet; they wait `until` then."""
+
+    state: AdminState | None
+    weight: float | None
+    until: float
 
 
 class EndpointOwner(Protocol):
@@ -59,7 +68,7 @@ class EndpointRegistry:
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
-        self._awaited: dict[str, tuple[AdminState, float]] = {}  # with the end of the wait
+        self._awaited: dict[str, Awaited] = {}
         self._order: tuple[str, ...] = ()  # of the discovery sources: the first takes precedence
         self._holding: set[str] = set()  # sources whose list is what a reload would have removed
         self._members = self._merged(self._lists)
@@ -88,12 +97,11 @@ class EndpointRegistry:
         configured = self._control_plane.config.settings.endpoints
         removed = [config.id for config in configured if config.id not in kept]
         here = {state.id: state.admin_state for state in self._control_plane.cluster.router.states}
-        states = {
-            id_: state.value
-            for id_, state in (self._awaiting() | here).items()
-            if state is not AdminState.READY
-        }
-        return list(self._lists[COMMAND].values()), removed, dict(self._weights), states
+        awaited = self._awaiting()
+        found = {id_: one.state for id_, one in awaited.items() if one.state is not None} | here
+        states = {id_: state.value for id_, state in found.items() if state is not AdminState.READY}
+        weights = {id_: one.weight for id_, one in awaited.items() if one.weight is not None} | self._weights
+        return list(self._lists[COMMAND].values()), removed, weights, states
 
     # --- changing
 
@@ -110,6 +118,8 @@ class EndpointRegistry:
         except ConfigError:
             self._weights = before
             raise
+        for id_ in self._weights.keys() - self._members.keys():
+            self.expect(id_, weight=self._weights.pop(id_))
 
     def warm(self, config: RuntimeConfig) -> None:
         """Create the TLS contexts that the current endpoints need under another runtime configuration. Raises
@@ -130,6 +140,7 @@ class EndpointRegistry:
         named = {endpoint.id for endpoint in config.settings.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
         self._weights = {id_: weight for id_, weight in self._weights.items() if id_ in added}
+        self._awaited = {id_: replace(one, weight=None) for id_, one in self._awaited.items()}
         lists = {CONFIGURATION: by_id(config.settings.endpoints), COMMAND: added}
         for source, endpoints in found.items():
             if endpoints is not None or source in self._lists:
@@ -198,20 +209,22 @@ class EndpointRegistry:
         if endpoint_id in self._members:
             self.change(endpoint_id, state, weight)
             return
-        if weight is not None:
-            self._weights[endpoint_id] = weight
-        if state is not None:
-            names = self._control_plane.config.settings.discovery.dns
-            longest = LONGEST_AWAITED + max((name.max_ttl for name in names), default=0.0)
-            self._awaited[endpoint_id] = state, self._control_plane.cluster.now() + longest
+        before = self._awaited.pop(endpoint_id, None) or Awaited(None, None, 0.0)
+        names = self._control_plane.config.settings.discovery.dns
+        longest = LONGEST_AWAITED + max((name.max_ttl for name in names), default=0.0)
+        self._awaited[endpoint_id] = Awaited(
+            state or before.state,
+            before.weight if weight is None else weight,
+            self._control_plane.cluster.now() + longest,
+        )
         for excess in [*self._awaited][:-MOST_AWAITED]:
             del self._awaited[excess]
 
-    def _awaiting(self) -> dict[str, AdminState]:
-        """Return the admin states that wait for their endpoints, and forget those that have waited for too long."""
+    def _awaiting(self) -> dict[str, Awaited]:
+        """Return the changes that wait for their endpoints, and forget those that have waited for too long."""
         now = self._control_plane.cluster.now()
-        self._awaited = {id_: each for id_, each in self._awaited.items() if now < each[1]}
-        return {id_: state for id_, (state, _) in self._awaited.items()}
+        self._awaited = {id_: each for id_, each in self._awaited.items() if now < each.until}
+        return dict(self._awaited)
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
         self._control_plane.cluster.router.set_admin_state(endpoint_id, state)
@@ -268,10 +281,10 @@ class EndpointRegistry:
         cluster.pools.tls = tls
         cluster.pools.configs = {id_: member.config for id_, member in members.items()}
         self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
-        for id_, state in self._awaiting().items():
+        for id_, awaited in self._awaiting().items():
             if id_ in members:
                 del self._awaited[id_]
-                self._set_state(id_, state)
+                self.change(id_, awaited.state, awaited.weight)
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:

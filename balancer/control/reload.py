@@ -7,7 +7,7 @@ creates all that may still fail. An invalid configuration changes nothing; the p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -45,7 +45,7 @@ class Prepared:
 class Reloads:
     """Serialized reloads: `read` returns the current configuration, `commit` applies it.
 
-    `settings` are those of the start, which fixed keys are compared with.
+    `settings` are those of the start, which fixed keys are compared with. `tally`: how many have begun, and ended.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Reloads:
         settings: Settings,
         read: Read,
         commit: Callable[[Prepared], Awaitable[None]],
+        tally: MutableSequence[int] | memoryview[int],
     ) -> None:
         self._control_plane = control_plane
         self._started_with = settings
@@ -61,6 +62,7 @@ class Reloads:
         self._read = read
         self._commit = commit
         self._turn = asyncio.Lock()
+        self.tally = tally
 
     async def run(self, files: Sequence[Source] = ()) -> None:
         """Reload the configuration, with `files` of policies as a sibling process has read them. Raises `ConfigError`,
@@ -68,12 +70,15 @@ class Reloads:
         """
         async with self._turn:
             counts = self._control_plane.reload_counts
+            self.tally[0] += 1
             try:
                 settings = await self._run(files)
             except (ConfigError, LogFailed, PoliciesError) as error:
                 counts.refused += 1
                 counts.problem = str(error)
                 raise ConfigError(str(error)) from None
+            finally:
+                self.tally[1] += 1
             self._log = settings.log
             counts.done += 1
             counts.problem = None

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.listening_sockets import bound_unsent
+from balancer.downstream.listening_sockets import BACKLOG, bound_unsent
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.syntax.networks import THIS_MACHINE
@@ -115,17 +115,19 @@ class Acceptor:
         self._listen()
 
     async def stop(self) -> None:
-        """Stop accepting. The kernel closes connections still in the backlog unless another process shares the
-        socket."""
+        """Accept the connections in the backlog, which the kernel would reset, and stop accepting."""
         self._is_stopped = True
         self._pause()
         if self._waiting is not None:
             self._waiting.cancel()
-        if self._balance is not None:
-            self._balance.leave()
         self._cluster.process.on_client_left = None
         for entrance in self._entrances:
+            for _ in range(BACKLOG):
+                if not self._accept(entrance):
+                    break
             entrance.sock.close()
+        if self._balance is not None:
+            self._balance.leave()
         if self._arriving:
             await asyncio.wait(self._arriving)
 

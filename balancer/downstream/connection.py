@@ -27,6 +27,7 @@ from balancer.http.h1.client import HTTP11
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h2.reset_counts import REFUSED, refusal_delay
+from balancer.process_context import FIRST_REQUEST
 from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
 from balancer.upstream.unread import has_unread
@@ -329,18 +330,19 @@ class Http1Connection(Http1Responder):
         elif self._answering is None and self._reader is not None and self._reader.head:
             self.end_late_head(now, timeouts.head)
         elif self._answering is None:
-            if quiet > self._process.idle_limit and self._pipelined is None:
-                self._close_idle()
+            if quiet > self._process.idle_limit:
+                self.close_if_idle(now, self._process.idle_limit)
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
+        limit = longer_than if self.is_begun else max(longer_than, FIRST_REQUEST)
         has_begun = self._reader is not None and bool(self._reader.head)
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
-        return is_idle and now - self.idle_since > longer_than and self._close_idle()
+        return is_idle and now - self.idle_since > limit and self._close_idle()
 
     def end_late_head(self, now: float, longer_than: float) -> bool:
         reader = self._reader

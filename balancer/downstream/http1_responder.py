@@ -118,8 +118,9 @@ class Http1Responder(Responder):
     def hand_over(self, handler: RequestHandler) -> None:
         self._answering = handler
 
-    def respond(self, response: bytes) -> None:
+    def respond(self, response: bytes) -> int:
         self.write(response)
+        return int(response[9:12])
 
     # --- what the client has not taken
 

@@ -1,7 +1,7 @@
 """Start of a downstream connection: PROXY protocol header and TLS handshake, before HTTP.
 
 An arrival, a connection in this phase, holds a descriptor and nothing else. Arrivals count as clients, the sweep
-enforces their timeout from the accept on, and they are aborted at shutdown. Where neither PROXY nor TLS is configured,
+enforces their timeout from the accept on, which is short at shutdown. Where neither PROXY nor TLS is configured,
 a connection is a `Http1Connection` from the start.
 """
 
@@ -16,6 +16,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.proxy_protocol import Address, BadProxyHeader, parse
 from balancer.errors import RequestRejected
 from balancer.http.h1.own_responses import ErrorAnswer
+from balancer.process_context import FIRST_REQUEST
 from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
 from balancer.tls.transport import TlsTransport
@@ -79,8 +80,11 @@ class HandshakingConnections:
         return HandshakingConnection(self, is_introduced)
 
     def sweep(self, now: float) -> None:
-        """Abort arrivals that exceed the head timeout; `now` is the cached time."""
-        self.give_way(now, self.cluster.timeouts.head, len(self._present))
+        """Abort arrivals that exceed the head timeout, or at shutdown the idle limit; `now` is the cached time."""
+        process, longest = self.cluster.process, self.cluster.timeouts.head
+        if process.is_draining:
+            longest = min(longest, max(process.idle_limit, FIRST_REQUEST))
+        self.give_way(now, longest, len(self._present))
 
     def give_way(self, now: float, longer_than: float, most: int) -> int:
         """Abort arrivals that began more than `longer_than` seconds ago, the oldest first; return how many, at most

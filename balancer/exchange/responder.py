@@ -248,8 +248,8 @@ class Responder(ClientSide):
         self.respond(answer.response(self._process.error_bodies, self._process.date_line))
 
     @abstractmethod
-    def respond(self, response: bytes) -> None:
-        """Send a whole response of the balancer's own, which is written in HTTP/1.1."""
+    def respond(self, response: bytes) -> int:
+        """Send a whole response of the balancer's own, which is written in HTTP/1.1. Returns the status sent."""
 
     def send_continue(self) -> None:
         self.respond(CONTINUE)

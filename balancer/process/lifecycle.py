@@ -198,11 +198,13 @@ class HotRestart:
         self._say = say
         self._ending = ending
         self._successor: Successor | None = None
+        self._reloads = 0  # that had begun before the successor was started
 
     def begin(self) -> None:
         """Start the successor, unless one is starting already or this process is shutting down."""
         if self._successor is not None or self._ending.begun.is_set():
             return
+        self._reloads = self._server.reloads.tally[0]
         known = json.dumps({"discovered": self._server.control_plane.known()}).encode()
         self._successor = started(self._server.listening.labelled(), known, self._say)
         if self._successor is not None:
@@ -211,7 +213,8 @@ class HotRestart:
     def _heard(self, successor: Successor) -> None:
         asyncio.get_running_loop().remove_reader(successor.fileno())
         self._successor = None
-        if successor.has_taken_over(self._say):
+        is_outdated = self._server.reloads.tally[0] != self._reloads
+        if successor.has_taken_over(self._say, is_outdated=is_outdated):
             self._ending.replaced()
 
     def end(self) -> None:

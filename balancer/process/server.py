@@ -101,7 +101,10 @@ class Server:
         self._apply_tracing(config.settings.tracing)
         self.process.joins = member is not None and member.is_later
         self.control_plane.read_sources()
-        self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
+        tally = [0, 0] if member is None else member.board.pages[member.index].reloads
+        self.reloads = Reloads(
+            self.control_plane, settings, read or (lambda _: settings), self._commit, tally
+        )
         channel = None
         if member is not None:
             # Imported here, because it brings aiohttp, which a single process needs for admin requests only.
@@ -332,8 +335,6 @@ class Server:
             await self._acceptor.stop()
         if self._owns_sockets and is_patient:
             self.listening.remove_unused()
-        if not is_patient:
-            self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
         for cluster in self.clusters:
@@ -369,7 +370,6 @@ class Server:
     def close_idle(self) -> None:
         """End the patience of `stop`: idle connections close with the next sweep."""
         self.process.idle_limit = CLOSE_ALL_IDLE
-        self.arrivals.stop()
 
     @property
     def _is_empty(self) -> bool:

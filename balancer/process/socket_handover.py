@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -182,14 +183,16 @@ class Successor:
         os.close(self._pipe)
         self._process.terminate()
 
-    def has_taken_over(self, say: Callable[[str], None]) -> bool:
+    def has_taken_over(self, say: Callable[[str], None], *, is_outdated: bool) -> bool:
         """Return whether it serves, and report that to the operator and to systemd; otherwise it has ended. Call once,
-        when `fileno()` is readable."""
+        when `fileno()` is readable. `is_outdated`: it has to reload, because this program has since its start."""
         is_ready = os.read(self._pipe, 64) == b"ready"
         os.close(self._pipe)
         if is_ready:
             notify(f"MAINPID={self._process.pid}")
             say(f"balancer is replaced by process {self._process.pid}")
+            if is_outdated:
+                self._process.send_signal(signal.SIGHUP)
         else:
             self._process.wait()
             say("balancer goes on: the program that was to replace it has ended before it served")

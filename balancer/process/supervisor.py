@@ -62,6 +62,7 @@ class Supervisor:
         }
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
+        self._reloads = 0  # that had begun before the successor was started
         self._is_ready = self._is_stopping = self._is_patient = False
         self._kill_at: float | None = None
         self._code = 0
@@ -130,7 +131,7 @@ class Supervisor:
 
     def _reap(self, child: Child, status: int) -> None:
         """Handle the end of a child: clear its counters and schedule its restart."""
-        was_ready, pid = child.is_ready, child.pid
+        was_ready, pid, owes_reload = child.is_ready, child.pid, self._owes_reload(child)
         self._board.pages[child.index].clear()
         delay = child.gone()
         if self._is_stopping:
@@ -146,6 +147,10 @@ class Supervisor:
             when = f" in {delay:g} s" if delay else ""
             early = "" if was_ready else " before it served"
             self._say(f"balancer process {child.index + 1} ({pid}) {how}{early}; it is started again{when}")
+            if owes_reload:
+                self._say(
+                    f"balancer process {child.index + 1} ended before it had reloaded; send SIGHUP again"
+                )
 
     # --- signals
 
@@ -186,13 +191,25 @@ class Supervisor:
 
     def _reload(self) -> None:
         """Let one process reload: it reads the files of policies once, for all processes."""
-        first = next((child.pid for child in self._children if child.is_ready), None)
-        if first is not None:
-            with suppress(ProcessLookupError):
-                os.kill(first, RELOAD)
+        first = next((child for child in self._children if child.is_ready), None)
+        if first is None:
+            self._say("balancer has not reloaded: no process serves; send SIGHUP again")
+        elif first.pid is not None:
+            first.reload_after = self._board.pages[first.index].reloads[0]
+            os.kill(first.pid, RELOAD)  # one that has ended is reaped later
+
+    def _owes_reload(self, child: Child) -> bool:
+        """Return whether a child has not carried out its last reload."""
+        after = child.reload_after
+        return after is not None and self._board.pages[child.index].reloads[1] <= after
+
+    @property
+    def _begun_reloads(self) -> int:
+        return sum(page.reloads[0] for page in self._board.pages)
 
     def _begin_hot_restart(self) -> None:
         if self._successor is None and not self._is_stopping:
+            self._reloads = self._begun_reloads
             self._successor = started(self._listening.labelled(), self._discovered(), self._say)
 
     def _discovered(self) -> bytes:
@@ -236,7 +253,8 @@ class Supervisor:
 
     def _succeeded(self, successor: Successor) -> None:
         self._successor = None
-        if successor.has_taken_over(self._say):
+        is_outdated = self._begun_reloads != self._reloads or any(map(self._owes_reload, self._children))
+        if successor.has_taken_over(self._say, is_outdated=is_outdated):
             self._listening.close()
             self._stop(REPLACED)
 
@@ -259,6 +277,9 @@ class Child:
         self.due_at: float | None = 0.0
         self.pipe: int | None = None
         self.is_ready = False
+        self.reload_after: int | None = (
+            None  # number of reloads that had begun when it was last told to reload
+        )
         self._deaths = 0
         self._started_at = 0.0
 
@@ -296,7 +317,7 @@ class Child:
             self._deaths = 0
         delay = DELAYS[min(self._deaths, len(DELAYS) - 1)]
         self._deaths += 1
-        self.pid, self.is_ready, self.due_at = None, False, now + delay
+        self.pid, self.is_ready, self.reload_after, self.due_at = None, False, None, now + delay
         self._close_pipe()
         return delay
 

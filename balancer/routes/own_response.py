@@ -73,7 +73,7 @@ class OwnResponse:
                 cluster.process.date_line,
                 fields,
             )
-            downstream.respond(edited(head if is_head else head + body, self._edit))
+            status = downstream.respond(edited(head if is_head else head + body, self._edit))
             self._ended(None, status, 0 if is_head else len(body), stays)
         else:
             self._answer_by(answer, stays=stays)

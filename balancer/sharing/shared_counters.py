@@ -6,7 +6,8 @@ changes whenever rows are reassigned; readers then look up all rows of the page 
 
     page    generation, rows in use, clients + 1,
             milliseconds of grace, panic,
-            key of the failing policy             HEADER words
+            key of the failing policy,
+            reloads begun, and ended              HEADER words
             the key of the endpoint in each row   `capacity` words, 0 where the row is free
             requests in flight                    `capacity` words
             seven numbers of latency              `capacity` words of each
@@ -24,7 +25,7 @@ CAPACITY = 4096
 """Rows for endpoints in a page; 320 KiB of address space, of which only used pages take memory."""
 
 HEADER = 8
-_GENERATION, _ROWS, _CLIENTS, _GRACE, _PANIC, _FAILING_POLICY = range(6)
+_GENERATION, _ROWS, _CLIENTS, _GRACE, _PANIC, _FAILING_POLICY, _RELOADS = range(7)
 NUMBERS = len(SharedLatency._fields)
 WORD = 8
 
@@ -50,6 +51,8 @@ class Page:
     def __init__(self, memory: memoryview, capacity: int) -> None:
         words, numbers = memory.cast("q"), memory.cast("d")
         self._header = words[:HEADER]
+        self.reloads = self._header[_RELOADS:]
+        """Numbers of reloads that have begun, and ended, in all processes that have had the page."""
         self._keys = words[HEADER : HEADER + capacity]
         self.in_flight = words[HEADER + capacity : HEADER + 2 * capacity]
         first = HEADER + 2 * capacity

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.http.h1.response_head import ResponseBounds
 from balancer.tls.contexts import ClientTls, UpstreamTls
 from balancer.upstream.dial.target import Routes
 from policies.facts import Endpoint
@@ -46,7 +45,6 @@ class PoolContext:
         self.now = now
         self.rng = Random(seed)
         self.settings = settings
-        self.response_bounds = ResponseBounds()
         self.limit = limit
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()

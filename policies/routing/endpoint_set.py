@@ -198,9 +198,9 @@ class EndpointSet:
 
     def _call_backups(self, tried: Collection[str]) -> bool:
         """Let the next priority level take requests that have failed at all others, until the next tick; return whether
-        there is one. Not while all endpoints are full: then requests wait."""
+        there is one."""
         loads = self._loads
-        if not (loads and self._available):
+        if not loads:
             return False
         able = [
             state for state in self._states if state.is_eligible and not (state.is_called or state.is_full)

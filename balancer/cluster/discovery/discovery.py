@@ -123,11 +123,14 @@ class Discovery:
         }
 
     def hold(self, known: dict[str, list[Any]]) -> None:
-        """Let each source that has no answer yet hold what another process knows of it. Faulty ones are left out."""
-        for source in (each for each in self.sources if each.source in known):
+        """Let each source that has no answer yet hold what another process knows of it, or of the sources that are not
+        configured here. Faulty ones are left out."""
+        here = {source.source for source in self.sources}
+        gone = [each for source, found in known.items() if source not in here for each in found]
+        for source in self.sources:
             with suppress(ConfigError, ValidationError):
-                found = [EndpointConfig.model_validate(each) for each in known[source.source]]
-                self._roster.hold(source.source, found)
+                held = [EndpointConfig.model_validate(each) for each in known.get(source.source, gone)]
+                self._roster.hold(source.source, held)
 
     def forget_sources(self) -> None:
         """Remove all sources, but keep their endpoints."""
@@ -175,7 +178,11 @@ class Discovery:
             if source.is_for(config, tls):
                 return source
         if isinstance(config, DnsDiscovery):
-            return DnsSource(config, tls)
+            fresh = DnsSource(config, tls)
+            for source in self._sources.remote:
+                if isinstance(source, DnsSource) and source.source == fresh.source:
+                    fresh.known = source.known
+            return fresh
         # Imported here, because it brings aiohttp; `runtime_config_of` has done so before a reload.
         from balancer.cluster.discovery.kubernetes.api import access_of
         from balancer.cluster.discovery.kubernetes.source import KubernetesSource

@@ -32,7 +32,8 @@ LONGEST_AFTER_FAILURE = 30.0
 
 class DnsSource:
     """DNS source for one name. `problem`: reason why the last lookup failed, None if it succeeded. `next_at`: time of
-    the next lookup. `answered`: set once the first lookup has ended."""
+    the next lookup. `answered`: set once the first lookup has ended. `known`: the addresses of the names at the last
+    lookup, also of an earlier source for the same name."""
 
     notice: str | None = None
 
@@ -43,7 +44,7 @@ class DnsSource:
         self.next_at = 0.0
         self.answered = asyncio.Event()
         self._new: tuple[EndpointConfig, ...] | None = None
-        self._known: dict[str, tuple[str, ...]] = {}  # addresses of the names at the last lookup
+        self.known: dict[str, tuple[str, ...]] = {}
         self._tls = tls
         self._pause = MIN_INTERVAL_S
 
@@ -85,7 +86,7 @@ class DnsSource:
             if config.port is None
             else [Service(0, config.weight, config.port, config.name, inf)]
         )
-        known = self._known
+        known = self.known
         found = await asyncio.gather(*(resolver.addresses(s.target, known.get(s.target, ())) for s in chosen))
         pairs = list(zip(chosen, found, strict=True))
         places = {(host, service.port): service for service, addresses in pairs for host in addresses.hosts}
@@ -94,7 +95,7 @@ class DnsSource:
             raise LookupFailed(fault)
         if len(places) > MAX_ENDPOINTS:
             raise LookupFailed(f"{config.name}: leads to more than {MAX_ENDPOINTS:,} addresses")
-        self._known = {service.target: addresses.hosts for service, addresses in pairs}
+        self.known = {service.target: addresses.hosts for service, addresses in pairs}
         endpoints = tuple(self._endpoint(host, port, service) for (host, port), service in places.items())
         return endpoints, min(min(service.ttl, addresses.ttl) for service, addresses in pairs), fault
 

@@ -194,8 +194,6 @@ class Http2Stream(Responder):
 
     def heads_of(self, status: int, block: bytes) -> Fields:
         """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""
-        if self.pending_upgrade is not None and 200 <= status < 300:
-            status = 501  # an own answer, which is no tunnel
         return self._connection.response_heads.fields_of(status, block)
 
     def _final_fields(self, response: Response, block: bytes) -> Fields:
@@ -225,13 +223,16 @@ class Http2Stream(Responder):
         elif len(data) > SHORT_BYTES:
             self.is_long = True
 
-    def respond(self, response: bytes) -> None:
+    def respond(self, response: bytes) -> int:
         status, block, body = own_message(response)
+        if self.pending_upgrade is not None and 200 <= status < 300:
+            status = 501  # this is no tunnel
         head = self.heads_of(status, block)
         if status < 200:
             self._send_interim(head)
         else:
             self.send(head, body, is_last=True)
+        return status
 
     def write_error(self, answer: ErrorAnswer) -> None:
         if self.call is None:

@@ -94,20 +94,12 @@ class Response:
         return self._public
 
 
-class ResponseBounds:
-    """Bounds of the response heads of a cluster's workers; changes apply to heads that have not come before."""
-
-    def __init__(self) -> None:
-        self.fields: int = RESPONSE_FIELDS
-
-
 class ResponseHeads:
     """Checks and parses the response heads of one connection, but not again a head equal to the last one."""
 
-    __slots__ = ("_bounds", "_head", "_response")
+    __slots__ = ("_head", "_response")
 
-    def __init__(self, bounds: ResponseBounds) -> None:
-        self._bounds = bounds
+    def __init__(self) -> None:
         self._head = b""
         self._response: Response | None = None  # the result for `_head`, the last one
 
@@ -115,7 +107,7 @@ class ResponseHeads:
         """Parse a head as received, without its empty line. Raises `MalformedResponse`."""
         response = self._response
         if response is None or head != self._head:
-            if len(head) > 2 * self._bounds.fields:  # a field has two bytes at least
+            if len(head) > 2 * RESPONSE_FIELDS:  # a field has two bytes at least
                 self.bound(head)
             self._response = response = incoming_response(head)
             self._head = head
@@ -125,8 +117,8 @@ class ResponseHeads:
         """Raise `MalformedResponse` if a head, or what has come of it, is too long."""
         if len(head) > HEAD_LIMIT:
             raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
-        if head.count(b"\n") > self._bounds.fields + 1:
-            raise MalformedResponse(f"more than {self._bounds.fields} fields")
+        if head.count(b"\n") > RESPONSE_FIELDS + 1:
+            raise MalformedResponse(f"more than {RESPONSE_FIELDS} fields")
 
 
 def incoming_response(head: bytes) -> Response:

@@ -17,7 +17,7 @@ from typing import cast
 from balancer.errors import ConnectionBroken, ResponseTimeout, UpstreamError
 from balancer.http.h1.field_list import Fields, fields_of
 from balancer.http.h1.fields import END_OF_HEAD
-from balancer.http.h1.response_head import HEAD_LIMIT, ResponseBounds
+from balancer.http.h1.response_head import HEAD_LIMIT
 from balancer.tls.contexts import ClientTls
 from balancer.tools.probe.target import ProbeTarget
 from balancer.upstream.dial.dial import dial
@@ -67,7 +67,7 @@ class ResponseRecorder(asyncio.Protocol):
     """
 
     def __init__(self) -> None:
-        self.upstream = UpstreamConnection(self, ResponseBounds())
+        self.upstream = UpstreamConnection(self)
         self.heard = b""
         self.begun_at = 0.0
         self.closed_at: float | None = None

@@ -28,7 +28,6 @@ from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.response_head import (
     INTERIM_LIMIT,
     Response,
-    ResponseBounds,
     ResponseHeads,
     keep_alive_timeout,
 )
@@ -100,14 +99,14 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
     transport: asyncio.Transport
     write: Callable[[bytes], None]  # the transport's own, which saves a call
 
-    def __init__(self, owner: ConnectionOwner, bounds: ResponseBounds) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._sink: ResponseSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._known = b""  # the last head that came with its whole body, and the result
         self._valid: Response | None = None
         self._head = b""  # incomplete head
-        self._heads = ResponseHeads(bounds)
+        self._heads = ResponseHeads()
         self._response: Response | None = None  # its head is complete, its body is not
         self._body: Body | None = None  # parser of that body
         self._rest = b""  # bytes behind the head being reported

@@ -199,8 +199,8 @@ class ConnectionPool(Pool):
     # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
-        timeout, bounds = self.pools.settings.timeouts.connect, self.pools.response_bounds
-        upstream, phases = await dial(lambda: UpstreamConnection(self, bounds), self.route, timeout, tls)
+        timeout = self.pools.settings.timeouts.connect
+        upstream, phases = await dial(lambda: UpstreamConnection(self), self.route, timeout, tls)
         upstream.phases = phases
         return upstream
 

@@ -76,7 +76,7 @@ class Http2Session(asyncio.Protocol):
 
     def __init__(self, pool: MultiplexedPool, scheme: bytes) -> None:
         self.engine = ClientEngine(WORKER_LIMITS)
-        self.heads = ResponseHeads(pool.pools.response_bounds)
+        self.heads = ResponseHeads()
         self.leased = 0
         self.life = ConnectionRecord()
         self.held: dict[UpstreamHttp2Stream, None] = {}  # streams whose sender is paused

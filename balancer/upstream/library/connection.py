@@ -24,7 +24,7 @@ class LibraryConnection(ABC):
 
     def __init__(self, pool: LibraryPool) -> None:
         self.pool = pool
-        self.heads = ResponseHeads(pool.pools.response_bounds)
+        self.heads = ResponseHeads()
         self.leased = 0
         self.life = ConnectionRecord()
         self._is_leaving = False

@@ -193,6 +193,9 @@ async def test_one_failing_family(stage: Stage, names: NameServer) -> None:
     names.failing_kinds.add(28)
     await pass_time(stage, 1)
     assert known(stage) == ["127.0.0.2-80", "ip6---1-80"]
+    await stage.reload(discovery={"dns": [dns(names, port=80, region="other")]})
+    assert known(stage) == ["127.0.0.2-80", "ip6---1-80"]
+    assert {state.region for state in stage.cluster.router.states} == {"other"}
 
 
 def many_targets(names: NameServer, number: int) -> None:

@@ -243,26 +243,52 @@ def test_changes_wait_for_endpoints_that_siblings_know() -> None:
     assert (state.admin_state, state.weight) == (AdminState.READY, 1.0)
 
 
-async def test_state_that_waits_for_an_endpoint_expires(stage: Stage) -> None:
+async def test_change_that_waits_for_an_endpoint_expires(stage: Stage) -> None:
     """After ten minutes and the longest `max_ttl`: it was removed elsewhere before it was found here."""
     await stage.serve(await stage.worker(response()))
     registry = stage.control_plane.registry
     for id_, wait in (("a", 599), ("b", 2)):
-        registry.expect(id_, AdminState.DRAIN)
+        registry.expect(id_, AdminState.DRAIN, 3.0)
         stage.clock.at += wait
     registry.expect("c", AdminState.DRAIN)
-    assert registry.orders()[3] == {"b": "drain", "c": "drain"}
+    assert registry.orders()[2:] == ({"b": 3.0}, {"b": "drain", "c": "drain"})
     registry.replace("dns", [one("a", 1), one("b", 2)])
     states = {state.id: state.admin_state for state in stage.cluster.router.states}
     assert states == {"w0": AdminState.READY, "a": AdminState.READY, "b": AdminState.DRAIN}
+    assert [state.weight for state in stage.cluster.router.states] == [1.0, 1.0, 3.0]
+
+
+def test_weight_that_waits_ends_with_a_reload() -> None:
+    """As those of discovered endpoints do, also one that a sibling has told. The admin state waits on."""
+    control_plane = Wireless().control_plane
+    registry = control_plane.registry
+    registry.replace_overrides([], [], {"a": 3.0})
+    registry.expect("b", AdminState.DRAIN, 2.0)
+    assert registry.orders()[2] == {"a": 3.0, "b": 2.0}
+    registry.apply(control_plane.config, {})
+    assert registry.orders()[2:] == ({}, {"b": "drain"})
 
 
 def test_number_of_waiting_changes_is_bounded() -> None:
     registry = Wireless().control_plane.registry
     for at in range(2000):
-        registry.expect(f"e{at}", AdminState.DRAIN)
-    states = registry.orders()[3]
-    assert (len(states), "e0" in states, "e1999" in states) == (1000, False, True)
+        registry.expect(f"e{at}", AdminState.DRAIN, 3.0)
+    for changes in registry.orders()[2:]:
+        assert (len(changes), "e0" in changes, "e1999" in changes) == (1000, False, True)
+
+
+async def test_name_without_an_answer_holds_what_the_old_program_had(stage: Stage, names: NameServer) -> None:
+    """Of the sources that it replaces, not of one that is configured still and has an answer."""
+    names.address(NAME, "127.0.0.3")
+    both = [dns(names, port=80), dns(names, name="none.test", port=80)]
+    await stage.serve(discovery={"dns": both})
+    old = {f"dns {NAME}:80": [one("a", 1)], "dns old.test:80": [one("b", 2)]}
+    found = {source: [each.model_dump(mode="json") for each in each_of] for source, each_of in old.items()}
+    stage.control_plane.hold({"": found})
+    assert known(stage) == ["127.0.0.3-80", "b"]
+    names.address("none.test", "127.0.0.4")
+    await pass_time(stage, 2)
+    assert known(stage) == ["127.0.0.3-80", "127.0.0.4-80"]
 
 
 def test_source_without_an_answer_holds_what_is_known_elsewhere() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from balancer.__main__ import main
 from tests.support.admin_requests import command, status
 from tests.support.command_line import run_in_process
@@ -57,13 +59,14 @@ async def test_requests_are_retried_at_a_backup(stage: Stage) -> None:
     assert {*await bodies(stage)} == {b"backup"}
 
 
-async def test_a_failure_at_a_full_endpoint_is_retried_at_a_backup(stage: Stage) -> None:
-    """Its place is free by then: while all are full, requests wait and do not go to backups."""
+@pytest.mark.parametrize("failure", [b"SSH-2.0-x\r\n", response(b"busy", status=b"503 Service Unavailable")])
+async def test_a_failure_at_a_full_endpoint_is_retried_at_a_backup(stage: Stage, failure: bytes) -> None:
+    """While all are full, requests wait and do not go to backups; those that have failed do."""
     both = [
-        endpoint(await stage.worker(after_a_request(b"SSH-2.0-x\r\n")), "a0", max_in_flight=1),
+        endpoint(await stage.worker(after_a_request(failure)), "a0", max_in_flight=1),
         endpoint(await stage.worker(response(b"backup")), "b0", priority=1),
     ]
-    await stage.serve(endpoints=both)
+    await stage.serve(endpoints=both, retry={"statuses": [503]})
     assert {*await bodies(stage, 3)} == {b"backup"}
 
 

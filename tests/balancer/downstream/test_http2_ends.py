@@ -515,16 +515,23 @@ async def test_websocket_that_is_declined_by_a_success(stage: Stage, answer: byt
     assert stage.cluster.counts.responses[501] == 1
 
 
-async def test_websocket_to_what_answers_itself(stage: Stage) -> None:
-    """A route's answer, and a probe: neither is a tunnel."""
+async def test_websocket_to_what_answers_itself(stage: Stage, tmp_path: Path) -> None:
+    """A route's answer, and a probe: neither is a tunnel, nor logged as one."""
     await stage.serve(
-        await stage.worker(response(b"")), routes=[{"prefix": "/chat", "answer": {"body": "x"}}]
+        await stage.worker(response(b"")),
+        routes=[{"prefix": "/chat", "answer": {"body": "x"}}],
+        log={"access": "json", "path": str(tmp_path / "access.log")},
     )
     client = await http2_client(stage)
     assert (await client.ask(path=b"/chat")).status == 200
     for path in (b"/chat", b"/-/live"):
         pairs = tuple((name, path if name == b":path" else value) for name, value in WEBSOCKET)
         assert (await client.answer(client.begin(pairs))).status == 501
+    await stage.eventually(lambda: (tmp_path / "access.log").read_bytes().count(b"\n") == 3)
+    lines = (tmp_path / "access.log").read_text().splitlines()
+    assert [json.loads(line)["status"] for line in lines] == [200, 501, 501]
+    counts = stage.cluster.counts.responses
+    assert (counts[200], counts[501]) == (1, 1)
 
 
 async def test_websocket_to_a_worker_over_http2(stage: Stage) -> None:

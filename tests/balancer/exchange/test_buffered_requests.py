@@ -11,7 +11,7 @@ import pytest
 from balancer.clients.client_usage import ByteBudget
 from balancer.exchange.buffering import BLOCK, KeptBody
 from balancer.http.h1.field_list import FieldList
-from balancer.http.h1.response_head import ResponseBounds, ResponseHeads
+from balancer.http.h1.response_head import ResponseHeads
 from balancer.tracing.tracing import Tracing
 from balancer.upstream.internal_request import InternalRequest
 from balancer.upstream.request import RequestBody, whole_body
@@ -421,7 +421,7 @@ class PiecewiseStream:
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self.heads = ResponseHeads(ResponseBounds())
+        self.heads = ResponseHeads()
 
     def begin(self, stream: UpstreamStream, outline: FieldList) -> PiecewiseStream:
         return self

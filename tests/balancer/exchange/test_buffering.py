@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from balancer.clients.client_usage import ByteBudget, Charge
 from balancer.exchange.buffering import KeptBody
-from balancer.http.h1.response_head import ResponseBounds
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.request import RequestBody
 from tests.support.admin_requests import metrics, status
@@ -146,7 +145,7 @@ def test_body_is_charged_as_long_as_it_is_held(most: int, retried: int, acts: li
     """Whatever order: kept bytes are charged, or refused at the first that does not fit; at the end nothing is left."""
     budget, written = ByteBudget(), WriteBuffer()
     budget.total = 250
-    upstream = UpstreamConnection(cast(Any, None), ResponseBounds())
+    upstream = UpstreamConnection(cast(Any, None))
     upstream.transport = cast(Any, written)
     kept = KeptBody(RequestBody(retried, False), most, budget)
     received, is_sent = b"", False

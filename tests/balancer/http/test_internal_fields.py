@@ -6,7 +6,7 @@ import pytest
 
 from balancer.http.h1.client import Client
 from balancer.http.h1.internal_fields import InternalFields
-from balancer.http.h1.response_head import ResponseBounds, ResponseHeads
+from balancer.http.h1.response_head import ResponseHeads
 from tests.support.outgoing import outgoing_request
 
 INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])
@@ -51,7 +51,7 @@ def head(date: str) -> bytes:
 
 def test_repeated_head_is_cached() -> None:
     """The result is cached; another Date makes another head."""
-    heads = ResponseHeads(ResponseBounds())
+    heads = ResponseHeads()
     first = heads.incoming(head("now")).block_without(INTERNAL)
     assert first == block(["Date: now", "X-Other: 2", "Content-Length: 0"])
     assert heads.incoming(head("now")).block_without(INTERNAL) is first
@@ -60,7 +60,7 @@ def test_repeated_head_is_cached() -> None:
 
 def test_cache_belongs_to_one_set_of_names() -> None:
     """A reload may change the names while the connection stays."""
-    response = ResponseHeads(ResponseBounds()).incoming(head("now"))
+    response = ResponseHeads().incoming(head("now"))
     for _ in range(2):
         assert b"X-Other" in response.block_without(INTERNAL)
         assert b"X-Shard" not in response.block_without(INTERNAL)

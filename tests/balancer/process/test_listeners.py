@@ -10,6 +10,8 @@ import ssl
 import stat
 import textwrap
 import tomllib
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ import pytest
 
 from balancer.control.admin.status import proxy_status
 from balancer.control.admin.status_command import lines_of
+from balancer.downstream.acceptor import BATCH
 from balancer.downstream.listening_sockets import bind_unix
 from balancer.errors import ListenFailed
+from balancer.process_context import FIRST_REQUEST
 from tests.support.certificates import Shelf
 from tests.support.documentation import text_of
 from tests.support.http2_client import Http2Client
@@ -167,6 +171,35 @@ async def test_drain_closes_all_listeners(stage: Stage) -> None:
     for address in addresses:
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", address.port)
+
+
+async def test_stop_serves_clients_that_wait_in_the_backlog(stage: Stage) -> None:
+    """More than are accepted at once; one of them sends its request later."""
+    server = await stage.serve(await stage.worker(response()), timeouts={"shutdown": 60})
+    with ExitStack() as socks:
+        connect = partial(socket.create_connection, ("127.0.0.1", server.address.port))
+        late, *prompt = [socks.enter_context(connect()) for _ in range(BATCH + 5)]  # the loop does not run
+        for sock in prompt:
+            sock.sendall(get())
+        stopping = asyncio.ensure_future(server.stop())
+        await stage.eventually(lambda: len(stage.downstreams) == 1)
+        late.sendall(get())
+        assert await stopping
+        for sock in (late, *prompt):
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_stop_waits_briefly_for_a_client_that_sends_nothing(stage: Stage) -> None:
+    server = await stage.serve(await stage.worker(response()))
+    silent = await stage.client()
+    await stage.eventually(lambda: stage.downstreams)
+    stopping = asyncio.ensure_future(server.stop())
+    await stage.turn()
+    stage.advance(FIRST_REQUEST)
+    assert not stopping.done()
+    stage.advance(0.1)
+    assert await stopping
+    assert await silent.rest() == b""
 
 
 # --- reload and reports

@@ -153,6 +153,32 @@ async def test_stop_during_a_hot_restart(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_reload_during_a_hot_restart(
+    start: Start, stage: Stage, names: NameServer, tmp_path: Path, processes: str
+) -> None:
+    """The successor has read its configuration before, and reloads when it has taken over."""
+    names.address(NAME, "127.0.0.1")
+    names.address("new.test", "127.0.0.1")
+    write_dns(tmp_path, names, 80)
+    program = await start("--processes", processes)
+    names.is_silent = True
+    write_dns(tmp_path, names, 80, "timeout = 2\n", name="new.test")
+    program.signal(signal.SIGUSR2)
+    await stage.eventually(lambda: ("new.test", A) in names.asked)
+    write_dns(tmp_path, names, 80, "[limits]\nqueue = 40\n")
+    program.signal(signal.SIGHUP)
+    await program.line("^balancer has reloaded")
+    names.is_silent = False
+    successor = await program.replaced()
+    await program.line("^balancer has reloaded")
+    assert (await program.status())["queue"]["limit"] == 40
+    assert await program.ended() == 0
+    program.signal(signal.SIGTERM, successor)
+    await program.rest()
+
+
+@pytest.mark.timeout(120)
 async def test_restarted_process_and_a_file_that_has_become_invalid(
     start: Start, stage: Stage, tmp_path: Path
 ) -> None:

@@ -121,3 +121,17 @@ async def test_reload_reaches_all_processes(
     assert (await program.status())["queue"]["limit"] == 40
     assert (await program.status())["policy"]["name"] == "least-in-flight"
     assert await bodies(program) == {b"other"}
+
+
+async def test_reload_of_a_process_that_is_killed(start: StartConfigured, stage: Stage) -> None:
+    """It is not carried out by others, which it might kill as well, but reported."""
+    program = await start(await stage.worker(response(b"one")))
+    first, _ = await program.pids()
+    program.signal(signal.SIGSTOP, first)
+    program.signal(signal.SIGHUP)
+    program.signal(signal.SIGHUP)
+    program.signal(signal.SIGKILL, first)
+    await program.line(r"^balancer process 1 .* was killed by SIGKILL")
+    await program.line("^balancer process 1 ended before it had reloaded; send SIGHUP again$")
+    program.signal(signal.SIGHUP)
+    await program.line("^balancer has reloaded$")

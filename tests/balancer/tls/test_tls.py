@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from balancer.config.problems import ConfigError
+from balancer.process_context import FIRST_REQUEST
 from tests.support.admin_requests import TOKEN
 from tests.support.certificates import Shelf, limited_to, request_and_session
 from tests.support.stage import Stage
@@ -383,7 +384,12 @@ async def test_stop_closes_unfinished_handshakes(stage: Stage, shelf: Shelf) -> 
     client = await stage.client()
     arrivals = stage.running.arrivals
     await stage.eventually(lambda: len(arrivals))
-    assert await stage.running.stop()
+    stopping = asyncio.ensure_future(stage.running.stop())
+    await stage.turn()
+    stage.advance(FIRST_REQUEST)
+    assert len(arrivals) == 1
+    stage.advance(0.1)
+    assert await stopping
     assert len(arrivals) == 0
     await client.closed()
 

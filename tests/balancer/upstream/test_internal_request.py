@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.http.h1.response_head import ResponseBounds, ResponseHeads
+from balancer.http.h1.response_head import ResponseHeads
 from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult
 
 
@@ -14,7 +14,7 @@ def test_limit_of_a_body_holds_however_it_comes(body: bytes, is_whole: bool) -> 
     """A body of the limit is taken. Of a longer one the bytes up to the limit are."""
     results: list[InternalResult] = []
     request = InternalRequest(None, results.append, body_limit=4)
-    response = ResponseHeads(ResponseBounds()).incoming(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n")
+    response = ResponseHeads().incoming(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n")
     if is_whole:
         request.response_whole(response, body)
     else:
