@@ -39,6 +39,8 @@ def require_pick(policy: Policy, endpoints: Iterable[Endpoint], region: str | No
         at = assignment.routed_at
         router.settle(assignment, Outcome(OutcomeKind.OK, 200, at, at + 0.1, at + 0.2))
     router.tick()
+    for state in router.states:
+        state.is_selectable = False  # the class may have kept it for its other instances
     if router.last_fault is not None:
         fault = router.last_fault.removeprefix("policy ")
         raise BrokenPolicy(f"{fault}, in a trial pick before it is put in force")
