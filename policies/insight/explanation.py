@@ -311,6 +311,14 @@ def combine_hooks(chorus: object, policies: Sequence[object]) -> None:
             setattr(chorus, name, hooks[0] if len(hooks) == 1 else combined(hooks))
 
 
+def _all_with_own_lists(hooks: Sequence[Hook]) -> Hook:
+    def tell(states: Sequence[EndpointState], now: float) -> None:
+        for hook in hooks:
+            hook([*states], now)
+
+    return tell
+
+
 def _all(hooks: Sequence[Hook]) -> Hook:
     def tell(*arguments: Any) -> None:
         for hook in hooks:
@@ -338,7 +346,7 @@ HOOKS: dict[str, Callable[[Sequence[Hook]], Hook]] = {
     "first_token": _all,
     "report_prompts": _first,
     "hear_prompts": _all,
-    "members_changed": _all,
+    "members_changed": _all_with_own_lists,
     "tick": _all,
     "doubts": _any,
     "probes": _concatenated,

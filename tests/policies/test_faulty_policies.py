@@ -79,3 +79,82 @@ def test_endpoints_of_a_trial_pick_are_not_selectable_after_it() -> None:
     r = router(Led())
     serve(r, 2)
     assert (r.fallback_picks, Led.leader) == (0, [r.states[0]])
+
+
+# --- changes of lists
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "sort": lambda found: found.sort(key=lambda state: -state.order),
+    "reverse": lambda found: found.reverse(),
+    "pop": lambda found: found.pop(),
+    "remove": lambda found: found.remove(found[0]),
+    "clear": lambda found: found.clear(),
+    "append": lambda found: found.append(found[0]),
+    "extend": lambda found: found.extend([]),
+    "insert": lambda found: found.insert(0, found[0]),
+    "set": lambda found: setitem(found, 0, found[1]),
+    "delete": lambda found: delitem(found, 0),
+    "add": lambda found: found.__iadd__([]),
+    "multiply": lambda found: found.__imul__(1),
+    "shuffle": lambda found: Random(1).shuffle(found),
+    "region's": lambda found: found.by_region["here"].sort(key=lambda state: -state.order),
+    "region": lambda found: found.by_region.pop("here"),
+    "regions": lambda found: setitem(found.by_region, "there", []),
+}
+
+
+class Changing(RandomChoice):
+    """Changes the list of available endpoints, as `change` does."""
+
+    def __init__(self, change: Callable[[Any], object]) -> None:
+        super().__init__(Random(1))
+        self._change = change
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        self._change(available)
+        return super().pick(facts, available, now)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_list_of_available_endpoints_cannot_be_changed(change: Callable[[Any], object]) -> None:
+    """Not by the policy in force, and not by a shadow: it is their fault, and endpoints come and go as before."""
+    shadow = Shadow("changing", Changing(change))
+    for policy, expected in ((Changing(change), 40), (Shadowed(RandomChoice(Random(1)), [shadow]), 0)):
+        r = router(policy)
+        assert len(serve(r, 20)) == 3
+        r.set_enabled("here-1", False)
+        assert set(serve(r, 20)) == {"here-0", "here-2"}
+        r.set_enabled("here-1", True)
+        assert [state.id for state in r.available] == ["here-0", "here-1", "here-2"]
+        assert r.fallback_picks == expected
+        assert expected == 0 or re.search(r"read-only|mappingproxy", str(r.last_fault))
+    assert (shadow.faults, shadow.seen) == (40, 0)
+    with pytest.raises(BrokenPolicy, match=r"read-only|mappingproxy"):
+        require_pick(Changing(change), endpoints(1, 1, 1), "here")
+
+
+def test_copy_of_the_list_may_be_changed() -> None:
+    available = router(RandomChoice(Random(1))).available
+    for copied in (copy(available), available.copy(), available[:], list(available)):
+        copied.reverse()
+        assert [*copied] == [*reversed(available)]
+
+
+class Listing(RandomChoice):
+    """Keeps the states that it is notified of, in an order of its own."""
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        self.states = states
+        states.sort(key=lambda state: -state.order)
+
+
+class Keeping(RandomChoice):
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        self.states = states
+
+
+def test_shadow_does_not_change_the_list_of_members_of_the_live_policy() -> None:
+    live, shadow = Keeping(Random(1)), Listing(Random(1))
+    r = router(Shadowed(live, [Shadow("listing", shadow)]))
+    assert live.states == [*r.states] == shadow.states[::-1]
