@@ -239,11 +239,16 @@ class Trace:
         scores: Iterable[float] = (),
         parts: Iterable[Parts] = (),
     ) -> None:
-        """Add a choice among `candidates` by `scores`, and the parts of each score in seconds. All are copied."""
+        """Add a choice among `candidates` by `scores`, and the parts of each score in seconds. All are copied.
+
+        What cannot be shown later raises TypeError or ValueError here, as a fault of the policy."""
+        copied = tuple({str(name): float(part) for name, part in each.items()} for each in parts)
+        step = Step(reason, tuple(candidates), tuple(map(float, scores)), copied)
+        if not (isinstance(reason, str) and all(isinstance(each, Candidate) for each in step.candidates)):
+            raise TypeError("a note takes a text as its reason, and endpoints or regions as candidates")
         self.counts[reason] += 1
         if self.last is not None:
-            copied = tuple(dict(each) for each in parts)
-            self.last.steps.append(Step(reason, tuple(candidates), tuple(scores), copied))
+            self.last.steps.append(step)
 
     def end(self, state: EndpointState, now: float) -> None:
         """End the explanation, and add the notes that do not depend on the policy: panic and trial."""

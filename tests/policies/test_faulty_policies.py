@@ -158,3 +158,60 @@ def test_shadow_does_not_change_the_list_of_members_of_the_live_policy() -> None
     live, shadow = Keeping(Random(1)), Listing(Random(1))
     r = router(Shadowed(live, [Shadow("listing", shadow)]))
     assert live.states == [*r.states] == shadow.states[::-1]
+
+
+# --- notes
+
+
+class Noting(RandomChoice):
+    """Notes as `note` does."""
+
+    def __init__(self, note: Callable[[Any, Available], object]) -> None:
+        super().__init__(Random(1))
+        self._note = note
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        if self.trace is not None:
+            self._note(self.trace, available)
+        return available[0]
+
+
+WRONG: dict[str, Callable[[Any, Available], object]] = {
+    "reason": lambda trace, states: trace.note(("a", 1), states),
+    "no reason": lambda trace, states: trace.note(None),
+    "number": lambda trace, states: trace.note("mine", range(2), [1, 2]),
+    "nothing": lambda trace, states: trace.note("mine", None),
+    "no score": lambda trace, states: trace.note("mine", states, [None for _ in states]),
+    "text": lambda trace, states: trace.note("mine", states, ["x" for _ in states]),
+    "no part": lambda trace, states: trace.note("mine", states, [1.0], [{"a": None}]),
+}
+
+
+@pytest.mark.parametrize("note", WRONG.values(), ids=WRONG)
+def test_wrong_note_is_a_fault_of_the_pick(note: Callable[[Any, Available], object]) -> None:
+    """It can be shown all the same, and the note is not counted. The trial pick and the contract find it."""
+    r = router(Noting(note))
+    trace = traced(r)
+    serve(r, 2)
+    assert r.fallback_picks == 2
+    assert f"{__file__}:" in str(r.last_fault)
+    assert set(trace.counts) <= {"fallback-raised", "less-loaded", "tie"}
+    assert "fallback-raised" in str(last(trace))
+    assert str(last(trace).as_dict())
+    with pytest.raises(BrokenPolicy, match="Noting raised"):
+        require_pick(Noting(note), endpoints(1, 1))
+    with pytest.raises(ContractBroken, match="Noting raised"):
+        rules.stays_within_the_set(lambda rng: Noting(note))
+
+
+class Number(float):
+    """As of numpy: no float for JSON, perhaps, but a number."""
+
+
+def test_numbers_of_a_note_are_kept_as_floats() -> None:
+    r = router(Noting(lambda trace, states: trace.note("mine", states, [3, Number(2)], [{"a": Number(1)}])))
+    trace = traced(r)
+    serve(r)
+    step = last(trace).steps[0]
+    numbers = [*step.scores, *step.parts[0].values()]
+    assert [(number, type(number)) for number in numbers] == [(3.0, float), (2.0, float), (1.0, float)]
