@@ -77,7 +77,7 @@ class ActivePolicy:
         """Record explanations in `trace` from now on; None records none."""
         self.trace = trace
         for policy in (self.policy, self._fallback):
-            set_trace(policy, trace)
+            self.call(set_trace, policy, trace)
         self._inner_pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
         self._plain_pick: Pick = self._pick_in_level if len(self._loads) > 1 else self._inner_pick
         self.pick: Pick = self._plain_pick

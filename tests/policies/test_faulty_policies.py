@@ -215,3 +215,39 @@ def test_numbers_of_a_note_are_kept_as_floats() -> None:
     step = last(trace).steps[0]
     numbers = [*step.scores, *step.parts[0].values()]
     assert [(number, type(number)) for number in numbers] == [(3.0, float), (2.0, float), (1.0, float)]
+
+
+# --- a trace that cannot be set
+
+
+class Slotted:
+    __slots__ = ("_rng",)
+    trace: Trace | None = None
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self._rng.choice(available)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    rng: Random
+    trace: None = None
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self.rng.choice(available)
+
+
+@pytest.mark.parametrize("make", [Slotted, Frozen])
+def test_trace_that_cannot_be_set_is_a_fault(make: Callable[[Random], Any]) -> None:
+    """It loses no request, and is refused by the trial pick and the contract."""
+    r = router(make(Random(1)))
+    traced(r)
+    assert len(serve(r, 20)) == 3
+    assert "'trace'" in str(r.last_fault)
+    with pytest.raises(BrokenPolicy, match="'trace'"):
+        require_pick(make(Random(1)), endpoints(1, 1))
+    with pytest.raises(ContractBroken, match="'trace'"):
+        rules.stays_within_the_set(make)
