@@ -251,3 +251,39 @@ def test_trace_that_cannot_be_set_is_a_fault(make: Callable[[Random], Any]) -> N
         require_pick(make(Random(1)), endpoints(1, 1))
     with pytest.raises(ContractBroken, match="'trace'"):
         rules.stays_within_the_set(make)
+
+
+# --- a policy that withholds endpoints from another
+
+
+class Vetoing:
+    """Withholds an endpoint from the inner policy."""
+
+    banned = frozenset({"here-0"})
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.members_changed = getattr(inner, "members_changed", lambda *_: None)
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self._inner.pick(facts.avoiding(self.banned), available.without(self.banned), now)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", sorted(registry.TABLE))
+def test_policy_keeps_to_what_a_wrapper_passes_on(name: str) -> None:
+    """To the endpoints that `available` lacks and `facts` avoids, with a key and without."""
+    r = router(Vetoing(registry.from_spec({"name": name, **OPTIONS.get(name, {})}, Random(1))))
+    assert set(serve(r, 200)) <= {"here-1", "here-2"}
+    assert {r.route(FACTS).endpoint.id for _ in range(50)} <= {"here-1", "here-2"}
+    assert r.last_fault is None
+
+
+OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": "here"}}
+
+
+def test_facts_that_avoid_endpoints_are_otherwise_the_same() -> None:
+    facts = RequestFacts("PUT", "/a", "here", "key", 1, frozenset({"x"}))
+    avoiding = facts.avoiding(frozenset({"y"}))
+    fields = ("method", "path", "region", "key", "attempt", "prompt")
+    assert [getattr(avoiding, name) for name in fields] == [getattr(facts, name) for name in fields]
+    assert ([*facts.tried], sorted(avoiding.tried)) == (["x"], ["x", "y"])
