@@ -33,6 +33,7 @@ class Available(list["EndpointState"]):
     """States in configuration order, and the same per region: each region's list is an `Available` as well.
 
     Methods that change it raise TypeError. A region without available endpoints is not in `by_region`.
+    Policies of this package read it as `regions`, the dictionary itself, which compiled code reads faster.
     """
 
     __slots__ = ()
@@ -41,9 +42,14 @@ class Available(list["EndpointState"]):
     append = clear = extend = insert = pop = remove = reverse = sort = _REFUSED
 
     @property
-    def by_region(self) -> Mapping[Region, Available]:
+    def regions(self) -> dict[Region, Available]:
         """The list itself, of one region: kept in it, it would be a reference cycle, which holds the states."""
         return {self[0].region: self} if self else {}
+
+    @property
+    def by_region(self) -> Mapping[Region, Available]:
+        """The lists of the regions, read-only."""
+        return self.regions
 
     def of_priority(self, priority: int) -> Available:
         """Return those of a priority level."""
@@ -58,19 +64,19 @@ class Available(list["EndpointState"]):
 class AvailableByRegion(Available):
     """All available states, and the lists of their regions."""
 
-    __slots__ = ("_regions", "by_region")
+    __slots__ = ("by_region", "regions")
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
         super().__init__(sorted(states, key=_order))
-        self._regions: dict[Region, Available] = {}
-        self.by_region: Mapping[Region, Available] = MappingProxyType(self._regions)
+        self.regions: dict[Region, Available] = {}
+        self.by_region: Mapping[Region, Available] = MappingProxyType(self.regions)
         for state in self:
             _insert(self._region(state.region), len(self), state)
 
     def _region(self, region: Region) -> Available:
-        members = self._regions.get(region)
+        members = self.regions.get(region)
         if members is None:
-            members = self._regions[region] = Available()
+            members = self.regions[region] = Available()
         return members
 
     def enter(self, state: EndpointState) -> None:
@@ -81,11 +87,11 @@ class AvailableByRegion(Available):
 
     def leave(self, state: EndpointState) -> None:
         """Remove `state`, which must be in the list."""
-        members, order = self._regions[state.region], state.order
+        members, order = self.regions[state.region], state.order
         _pop(self, bisect_left(self, order, key=_order))
         _pop(members, bisect_left(members, order, key=_order))
         if not members:
-            del self._regions[state.region]
+            del self.regions[state.region]
 
 
 class AvailableByLevel(AvailableByRegion):
