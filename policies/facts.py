@@ -73,6 +73,11 @@ class RequestFacts:
         self.attempt = attempt
         self.tried = tried
 
+    def avoiding(self, ids: frozenset[str]) -> RequestFacts:
+        """Return the same facts with more `tried`: policies with tables of their own avoid these endpoints, too."""
+        tried = self.tried | ids
+        return RequestFacts(self.method, self.path, self.region, self.key, self.attempt, tried, self.prompt)
+
 
 class OutcomeKind(Enum):
     """How an attempt ended, from the endpoint's point of view."""

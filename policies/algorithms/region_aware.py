@@ -228,7 +228,7 @@ class RegionAware(PerRegion):
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick a region by price, then an endpoint by the inner policy. O(regions)."""
-        home, has_choice = facts.region, len(available.by_region) > 1
+        home, has_choice = facts.region, len(available.regions) > 1
         state = None
         if has_choice and self._random() < self._explore:
             state = self._stale(available, now)
@@ -276,7 +276,7 @@ class RegionAware(PerRegion):
 
     def _with_room(self, cheapest: Region, home: Region | None, available: Available, now: float) -> Region:
         """Return the next cheapest region that is not skipped as well, else one drawn by headroom."""
-        regions = available.by_region
+        regions = available.regions
         others = [region for region in regions if region != cheapest]
         for region in sorted(others, key=lambda region: self._price(regions[region], now)):
             if region == home or not self._is_passed_over(region):
@@ -289,7 +289,7 @@ class RegionAware(PerRegion):
         return self._rng.choices(list(regions), weights)[0]
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> Region:
-        regions = available.by_region
+        regions = available.regions
         if len(regions) == 1:
             region = next(iter(regions))
             if self._trace is not None:

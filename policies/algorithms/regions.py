@@ -64,7 +64,7 @@ class PerRegion(WrappingPolicy):
             set_trace(fresh, self._trace)
             self._tell(region, now)
         child = self._picked_by = self._children[region]
-        return child.pick(facts, available.by_region[region], now)
+        return child.pick(facts, available.regions[region], now)
 
     def _probes(self, now: float) -> Sequence[EndpointState]:
         """Return the endpoints that the child of the last pick wants probed."""
@@ -104,9 +104,9 @@ class RegionRoundRobin(PerRegion):
 
         O(regions).
         """
-        region = min(available.by_region, key=self._when_last)
+        region = min(available.regions, key=self._when_last)
         if self._trace is not None:
-            self._trace.note(REGION_IN_TURN, available.by_region, map(self._when_last, available.by_region))
+            self._trace.note(REGION_IN_TURN, available.regions, map(self._when_last, available.regions))
         self._turn += 1
         self._last_turn[region] = self._turn
         return self.pick_in(region, facts, available, now)
@@ -135,8 +135,8 @@ class SingleRegion(PerRegion):
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick in the configured region if it is available. O(1) beside the inner policy."""
-        is_there = self._region in available.by_region
-        region = self._region if is_there else next(iter(available.by_region))
+        is_there = self._region in available.regions
+        region = self._region if is_there else next(iter(available.regions))
         if self._trace is not None:
             self._trace.note(ITS_REGION if is_there else REGION_UNAVAILABLE, (self._region,))
         return self.pick_in(region, facts, available, now)

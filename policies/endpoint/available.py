@@ -1,33 +1,55 @@
 """The sorted list of endpoints that can take a request now.
 
+It is read-only for policies: a changed one would lose endpoints, also for the next policy.
+
 It is maintained incrementally: a change costs a binary search and a short memory move, a pick nothing. The order is
 always that of the configuration, so that round robin keeps its cycle and a seeded run is reproducible.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
 
 from policies.endpoint.state import EndpointState
 from policies.facts import Region
 
 _order = attrgetter("order")
+_insert, _pop = list.insert, list.pop  # those of `Available` raise
+
+
+def _is_read_only(*_: object, **__: object) -> Any:
+    raise TypeError("the available endpoints are read-only: change a copy, such as list(available)")
+
+
+_REFUSED: Any = _is_read_only
+"""A method that raises, in place of one that changes the object."""
 
 
 class Available(list["EndpointState"]):
     """States in configuration order, and the same per region: each region's list is an `Available` as well.
 
-    Read-only for policies. A region without available endpoints is not in `by_region`.
+    Methods that change it raise TypeError. A region without available endpoints is not in `by_region`.
+    Policies of this package read it as `regions`, the dictionary itself, which compiled code reads faster.
     """
 
     __slots__ = ()
+    __copy__ = list.copy
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _REFUSED
+    append = clear = extend = insert = pop = remove = reverse = sort = _REFUSED
 
     @property
-    def by_region(self) -> dict[Region, Available]:
+    def regions(self) -> dict[Region, Available]:
         """The list itself, of one region: kept in it, it would be a reference cycle, which holds the states."""
         return {self[0].region: self} if self else {}
+
+    @property
+    def by_region(self) -> Mapping[Region, Available]:
+        """The lists of the regions, read-only."""
+        return self.regions
 
     def of_priority(self, priority: int) -> Available:
         """Return those of a priority level."""
@@ -42,32 +64,34 @@ class Available(list["EndpointState"]):
 class AvailableByRegion(Available):
     """All available states, and the lists of their regions."""
 
-    __slots__ = ("by_region",)
+    __slots__ = ("by_region", "regions")
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
         super().__init__(sorted(states, key=_order))
-        self.by_region: dict[Region, Available] = {}
+        self.regions: dict[Region, Available] = {}
+        self.by_region: Mapping[Region, Available] = MappingProxyType(self.regions)
         for state in self:
-            self._region(state.region).append(state)
+            _insert(self._region(state.region), len(self), state)
 
     def _region(self, region: Region) -> Available:
-        members = self.by_region.get(region)
+        members = self.regions.get(region)
         if members is None:
-            members = self.by_region[region] = Available()
+            members = self.regions[region] = Available()
         return members
 
     def enter(self, state: EndpointState) -> None:
         """Insert `state`, which must not be in the list, at its position."""
-        insort(self, state, key=_order)
-        insort(self._region(state.region), state, key=_order)
+        members, order = self._region(state.region), state.order
+        _insert(self, bisect_left(self, order, key=_order), state)
+        _insert(members, bisect_left(members, order, key=_order), state)
 
     def leave(self, state: EndpointState) -> None:
         """Remove `state`, which must be in the list."""
-        members = self.by_region[state.region]
-        del self[bisect_left(self, state.order, key=_order)]
-        del members[bisect_left(members, state.order, key=_order)]
+        members, order = self.regions[state.region], state.order
+        _pop(self, bisect_left(self, order, key=_order))
+        _pop(members, bisect_left(members, order, key=_order))
         if not members:
-            del self.by_region[state.region]
+            del self.regions[state.region]
 
 
 class AvailableByLevel(AvailableByRegion):

@@ -239,11 +239,16 @@ class Trace:
         scores: Iterable[float] = (),
         parts: Iterable[Parts] = (),
     ) -> None:
-        """Add a choice among `candidates` by `scores`, and the parts of each score in seconds. All are copied."""
+        """Add a choice among `candidates` by `scores`, and the parts of each score in seconds. All are copied.
+
+        What cannot be shown later raises TypeError or ValueError here, as a fault of the policy."""
+        copied = tuple({str(name): float(part) for name, part in each.items()} for each in parts)
+        step = Step(reason, tuple(candidates), tuple(map(float, scores)), copied)
+        if not (isinstance(reason, str) and all(isinstance(each, Candidate) for each in step.candidates)):
+            raise TypeError("a note takes a text as its reason, and endpoints or regions as candidates")
         self.counts[reason] += 1
         if self.last is not None:
-            copied = tuple(dict(each) for each in parts)
-            self.last.steps.append(Step(reason, tuple(candidates), tuple(scores), copied))
+            self.last.steps.append(step)
 
     def end(self, state: EndpointState, now: float) -> None:
         """End the explanation, and add the notes that do not depend on the policy: panic and trial."""
@@ -311,6 +316,14 @@ def combine_hooks(chorus: object, policies: Sequence[object]) -> None:
             setattr(chorus, name, hooks[0] if len(hooks) == 1 else combined(hooks))
 
 
+def _all_with_own_lists(hooks: Sequence[Hook]) -> Hook:
+    def tell(states: Sequence[EndpointState], now: float) -> None:
+        for hook in hooks:
+            hook([*states], now)
+
+    return tell
+
+
 def _all(hooks: Sequence[Hook]) -> Hook:
     def tell(*arguments: Any) -> None:
         for hook in hooks:
@@ -338,7 +351,7 @@ HOOKS: dict[str, Callable[[Sequence[Hook]], Hook]] = {
     "first_token": _all,
     "report_prompts": _first,
     "hear_prompts": _all,
-    "members_changed": _all,
+    "members_changed": _all_with_own_lists,
     "tick": _all,
     "doubts": _any,
     "probes": _concatenated,

@@ -77,7 +77,7 @@ class ActivePolicy:
         """Record explanations in `trace` from now on; None records none."""
         self.trace = trace
         for policy in (self.policy, self._fallback):
-            set_trace(policy, trace)
+            self.call(set_trace, policy, trace)
         self._inner_pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
         self._plain_pick: Pick = self._pick_in_level if len(self._loads) > 1 else self._inner_pick
         self.pick: Pick = self._plain_pick
@@ -96,12 +96,7 @@ class ActivePolicy:
         if not on_offer:
             return self._inner_pick(facts, available, now)
         level = self._turns.next(self._loads, on_offer)
-        tried = facts.tried | self._others.get(
-            level, NONE_TRIED
-        )  # for policies that pick from tables of their own
-        of_level = RequestFacts(
-            facts.method, facts.path, facts.region, facts.key, facts.attempt, tried, facts.prompt
-        )
+        of_level = facts.avoiding(self._others.get(level, NONE_TRIED))
         state = self._inner_pick(of_level, levels[level], now)
         if self.trace is not None and self.trace.last is not None:
             self.trace.last.facts = facts

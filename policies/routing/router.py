@@ -100,7 +100,11 @@ class Router(EndpointSet):
             self.look(now)
         try:
             state = self.active.pick(facts, available, now)
-            is_usable = state.is_selectable and (not facts.tried or state in available)
+            is_usable = (
+                state.is_selectable
+                and state.latency_prior is self._latency_prior  # which the states of this router alone have
+                and (not facts.tried or state in available)
+            )
         except (KeyboardInterrupt, Overloaded):
             raise
         except BaseException as error:  # also SystemExit: a policy must not end the process

@@ -132,7 +132,7 @@ class LeastCost:
         """Return how many requests the endpoints serve at a time."""
         return sum(
             len(members) * self._estimate(members[0]).region.concurrency
-            for members in available.by_region.values()
+            for members in available.regions.values()
         )
 
     def doubts(self, state: EndpointState) -> bool:
@@ -200,7 +200,7 @@ class LeastCost:
         cheapest: EndpointState | None = None
         least, first = inf, 0
         sheds = self._shedding is not None and now < self._shedding.until
-        for its in available.by_region.values():
+        for its in available.regions.values():
             members: list[EndpointState] = its
             size, begin = len(members), len(estimates)
             start = int(self._random() * size)

@@ -60,7 +60,7 @@ class PlainPolicy(BaseModel):
     def require_pick(
         self, path: str, library: Library, endpoints: Iterable[Endpoint], region: str | None
     ) -> None:
-        """Build the policy a first time and let it pick once, if it has a user's code; the instance is not used again.
+        """Build the policy a first time and let it pick, if it has a user's code; the instance is not used again.
 
         Raises `PoliciesError` as `alone` does, and for a fault of the policy.
         """
@@ -119,7 +119,7 @@ class PolicySpec(PlainPolicy):
         return parts | {(*at, "shadow", number): each for number, each in enumerate(self.shadow)}
 
     def require_picks(self, endpoints: Collection[Endpoint], region: str | None) -> None:
-        """Let the policy, its canary and its shadows pick once over these endpoints. Raises `PoliciesError`."""
+        """Let the policy, its canary and its shadows pick over these endpoints. Raises `PoliciesError`."""
         for place, part in self.parts().items():
             part.require_pick(dotted(place), self.library, endpoints, region)
 
