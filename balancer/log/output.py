@@ -10,6 +10,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from balancer.config.problems import ConfigError
 from balancer.errors import LogFailed
@@ -22,8 +23,9 @@ MODE = 0o640
 
 
 def complain(line: str) -> None:
-    """Print a message for the operator on standard error."""
-    print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
+    """Print a message for the operator on standard error. It is lost if that cannot be written."""
+    with suppress(OSError):
+        print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def complain_of(error: Exception, *lines: str) -> int:
