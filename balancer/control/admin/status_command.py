@@ -128,7 +128,11 @@ def lines_of(
     for split in document.get("splits", ()):
         lines += ["", *split_lines(split)]
     for origin in document.get("origins", ()):
-        lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
+        condition = origin["endpoint"]["condition_text"] if origin["endpoint"] else "–"
+        lines.append(
+            f"{origin['id']:<24} {condition}, requests {origin['requests']}, retried {origin['retried']}, "
+            f"errors: {_reasons(origin['errors'])}, {origin['url']}"
+        )
     return lines
 
 
