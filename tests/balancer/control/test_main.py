@@ -334,6 +334,14 @@ def test_status_names_what_must_be_corrected() -> None:
     log["lost"] = 0
     assert problem_lines({"reload": {"problem": None, "waiting": []}, "access_log": log}) == []
     assert problem_lines({"access_log": None}) == []
+    shared = {"store": "redis://s:6379", "problem": "Connection refused"}
+    tracing = {"exporting": False, "lost": 4}
+    assert problem_lines({"shared": shared, "tracing": tracing}) == [
+        "redis://s:6379 is lost: Connection refused",
+        "tracing: the collector takes no spans; 4 lost",
+    ]
+    shared["problem"], tracing["exporting"] = None, True
+    assert problem_lines({"shared": shared, "tracing": tracing}) == []
 
 
 async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path: Path) -> None:
