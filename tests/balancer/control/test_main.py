@@ -24,6 +24,7 @@ from balancer.process.supervisor import made_directory
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
 from tests.support.programs import Run, needs_full_device, workers
+from tests.support.root import ROOT
 from tests.support.stage import Stage
 from tests.support.wire import Wire, client_of, get, playing, response
 
@@ -112,6 +113,35 @@ def test_output_of_a_command_onto_a_full_disk_is_one_line(tmp_path: Path) -> Non
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     complaint = "balancer: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, complaint)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("check", "--help"), 0, ""),
+        (("check", "../absent.toml"), 2, "balancer: cannot read ../absent.toml: No such file or directory\n"),
+        (
+            ("check", "--worker", "a=http://a", "--policy", "p.py:P"),
+            2,
+            "balancer: --policy: policy: the working directory of p.py has been removed\n",
+        ),
+    ],
+)
+def test_working_directory_that_was_removed(
+    tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    """As a deployment removes the last release: only what is relative to it fails, in one line."""
+    (tmp_path / "release").mkdir()
+    begin = f"rmdir {tmp_path / 'release'}; exec {sys.executable} -m balancer {' '.join(words)}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", begin],
+        cwd=tmp_path / "release",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 async def test_admin_option_serves_the_live_page(run: Run, stage: Stage) -> None:
