@@ -59,9 +59,11 @@ def test_opening_a_connection_is_part_of_the_cost() -> None:
 
 def test_weight_that_is_next_to_nothing_beside_another_gets_no_request() -> None:
     """Its room is 0 as a number."""
-    members = [Endpoint(name, f"http://{name}", HOME, weight) for name, weight in (("a", 5e-324), ("b", 1e6))]
+    members = [
+        Endpoint(name, f"http://{name}", "home", weight) for name, weight in (("a", 5e-324), ("b", 1e6))
+    ]
     r = Router(members, Steelyard(Random(1)), ManualClock(), Random(2))
-    assert Counter(r.route(RequestFacts(region=HOME)).endpoint.id for _ in range(8))["b"] >= 7
+    assert Counter(r.route(RequestFacts(region="home")).endpoint.id for _ in range(8))["b"] >= 7
     assert (r.fallback_picks, r.last_fault) == (0, None)
 
 

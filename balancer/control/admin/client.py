@@ -45,16 +45,11 @@ class Unreachable(AdminError):
 
 class AdminClient:
     """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket. Its
-    documents are about the cluster of that name. Without a URL it is found at the first request.
+    documents are about the cluster of that name. An empty URL is found at the first request.
     """
 
     def __init__(
-        self,
-        url: str | None,
-        token: str | None = None,
-        cluster: str | None = None,
-        *,
-        timeout: float = TIMEOUT,
+        self, url: str, token: str | None = None, cluster: str | None = None, *, timeout: float = TIMEOUT
     ) -> None:
         self._given = url
         self._cluster = cluster
@@ -69,9 +64,8 @@ class AdminClient:
     @cached_property
     def path(self) -> str | None:
         """The path of the admin socket, None without one."""
-        return (
-            self.url.removeprefix(UNIX_SCHEME) if self.url.startswith(UNIX_SCHEME) else found_socket(self.url)
-        )
+        path = self.url.removeprefix(UNIX_SCHEME)
+        return found_socket(self.url) if path == self.url else path
 
     def document(self, method: str, target: str, body: Any = None) -> Any:
         """Return the JSON document of the response. Raises `AdminError` if it is an error or not JSON."""
@@ -192,6 +186,7 @@ def default_url() -> str:
 def connection_options(command: Command) -> Command:
     url = click.option(
         "--url",
+        default="",
         metavar="URL",
         help="Where it serves (default http://127.0.0.1:8080, or $PORT, or the only one of this user), or "
         "unix:/path of its admin socket.",
