@@ -1,11 +1,15 @@
-"""Command groups that import a command when it is called."""
+"""Command groups that import a command when it is called, and say in one line that the output cannot be written."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from errno import EDQUOT, EFBIG, ENOSPC
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -27,6 +31,17 @@ class LazyGroup(click.Group):
     def __init__(self, *, entries: Sequence[Entry] = (), **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
         self.entries = {entry.name: entry for entry in entries}
+
+    def main(self, *arguments: Any, **extra: Any) -> Any:
+        """Run a command. Raises `click.UsageError` if its output cannot be written."""
+        try:
+            return super().main(*arguments, **extra)
+        except OSError as error:
+            if error.errno not in (ENOSPC, EDQUOT, EFBIG):
+                raise
+            raise click.UsageError(f"the output cannot be written: {error.strerror}") from None
+        finally:
+            discard_unwritable()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *self.entries]
@@ -60,3 +75,13 @@ class LazyGroup(click.Group):
             return entry.help
         command = self.get_command(ctx, name)
         return "" if command is None else command.get_short_help_str(limit=LONGEST_HELP)
+
+
+def discard_unwritable() -> None:
+    """Discard what standard output and standard error could not take, which would fail once more at the exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            with suppress(AttributeError):  # None if it was closed before the start
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -271,8 +272,16 @@ async def _serve(settings: Settings, served: InferenceSettings | None = None) ->
     async with worker:
         loop.add_signal_handler(signal.SIGHUP, worker.switchboard.heal)
         gc.freeze()  # imported objects never die; a collection that scans them is a pause of milliseconds
-        click.echo(_ready_line(worker.url, settings, served))
+        _say(_ready_line(worker.url, settings, served))
         await ending.wait()
+
+
+def _say(line: str) -> None:
+    """Print a line; on standard error if that fails. Not through a buffer, which would fail again at the exit."""
+    try:
+        os.write(sys.stdout.fileno(), f"{line}\n".encode())
+    except OSError as error:
+        _complain(f"standard output: {error.strerror}: {line}", 0)
 
 
 def _ready_line(url: str, settings: Settings, served: InferenceSettings | None) -> str:

@@ -269,12 +269,11 @@ def file_layer(path: Path, table: Table) -> Layer:
     """Return the keys of a TOML file, which is a `table`; its paths are relative to it. Raises `ConfigError`."""
     try:
         text = read_text(path)
-        document = parsed(text)
+        document, folder = parsed(text), str(path.absolute().parent)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
         raise ConfigError(with_line(path, "TOML", error)) from None
-    folder = str(path.absolute().parent)
     document = with_located_files(document, table, folder)
     return Layer(with_policies(document, lambda policy: located(policy, folder)), FileNames(path, text))
 

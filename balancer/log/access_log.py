@@ -174,7 +174,6 @@ class AccessLog(EntryQueue):
         while lines.blocks or lines.entries:
             data, number = lines.take()
             self._removed += number
-            if lines.output.write(data):
-                self.counts.written += number
-            else:
-                self.counts.lost += number
+            lost = lines.output.write(data)
+            self.counts.written += number - lost
+            self.counts.lost += lost

@@ -10,6 +10,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from balancer.config.problems import ConfigError
 from balancer.errors import LogFailed
@@ -22,8 +23,9 @@ MODE = 0o640
 
 
 def complain(line: str) -> None:
-    """Print a message for the operator on standard error."""
-    print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
+    """Print a message for the operator on standard error. It is lost if that cannot be written."""
+    with suppress(OSError):
+        print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def complain_of(error: Exception, *lines: str) -> int:
@@ -55,20 +57,20 @@ class LogOutput:
         self._rest = b""  # of a line that was begun
         self._fd = STANDARD_OUTPUT if path is None else self._open(path)
 
-    def write(self, data: bytes) -> bool:
-        """Append whole lines; return whether all were written. May block as long as the reader of a pipe."""
+    def write(self, data: bytes) -> int:
+        """Append whole lines; return how many are lost. May block as long as the reader of a pipe."""
         data, at = self._rest + data, 0
         try:
             while at < len(data):
                 at += os.write(self._fd, memoryview(data)[at:])
         except OSError as error:
-            if at:
-                self._rest = data[at : data.find(b"\n", at - 1) + 1]
+            end = data.find(b"\n", at - 1) + 1 if at else len(self._rest)  # of the line that was begun
+            self._rest = data[at:end]
             where = "standard output" if self._path is None else self._path
             self._complain(f"cannot write to {where}: {error.strerror}; entries are lost until it works")
-            return False
+            return data.count(b"\n", end)
         self._rest = b""
-        return True
+        return 0
 
     def reopen(self) -> None:
         """Open the path again, for log rotation; the old file is kept if that fails."""

@@ -12,7 +12,6 @@ import ctypes
 import gc
 import json
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ import click
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.control.reload import Read
+from balancer.log.output import complain
 from balancer.process.listening import ready_line
 from balancer.process.member import ServingProcess
 from balancer.process.server import Server, in_silence
@@ -87,9 +87,11 @@ Say = Callable[[str], None]
 
 
 def say(line: str) -> None:
-    """Print a line and flush, because a caller may wait for the ready line."""
-    click.echo(line)
-    sys.stdout.flush()
+    """Print a line at once, because a caller may wait for the ready line; on standard error if that fails."""
+    try:
+        click.echo(line)
+    except OSError as error:
+        complain(f"standard output: {error.strerror}: {line}")
 
 
 async def serve(settings: Settings, read: Read, say: Say, member: ServingProcess | None = None) -> bool:

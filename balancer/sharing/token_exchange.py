@@ -34,8 +34,8 @@ OF_TOKENS: Final = "-rate-limits"
 """Channel of what rate limits have admitted, beside those of clusters, whose names begin with a letter or a digit."""
 
 VERSION: Final = 1
-HEAD: Final = Struct("<BxxxIq")
-"""Version, number of buckets, key of the unit."""
+HEAD: Final = Struct("<B3sIq")
+"""Version, mark of the process, number of buckets, key of the unit."""
 
 BUCKET: Final = Struct("<qI")
 """Key of the bucket, tokens taken."""
@@ -49,7 +49,8 @@ def secret_of(url: str) -> bytes:
 
 class TokenExchange(StoreTask):
     """Publishes what `limits` have taken, as the unit of that key, and takes what other units tell if `applies`: one
-    process of a unit does, whose siblings share its buckets."""
+    process of a unit does, whose siblings share its buckets. `problem` is why the store is lost, until a batch is back.
+    """
 
     def __init__(
         self,
@@ -66,7 +67,8 @@ class TokenExchange(StoreTask):
         self._unit = unit
         self._say = say
         self._applies = applies
-        self._is_lost = False
+        self._mark = self._rng.randbytes(3)
+        self.problem: str | None = None
 
     def sweep(self) -> None:
         """Connect, once a limit is shared; called by the sweep."""
@@ -76,9 +78,6 @@ class TokenExchange(StoreTask):
     async def _converse(self, channel: ReportChannel) -> None:
         """Publish until the store fails. Raises `StoreLost`."""
         self._limits.taken.is_told = True
-        if self._is_lost:
-            self._is_lost = False
-            self._say("rate limits: the store answers again")
         try:
             await until_one_ends(self._publish(channel), channel.ended())
         except TimeoutError:
@@ -102,34 +101,41 @@ class TokenExchange(StoreTask):
                     await channel.publish(batch)
 
     def _batch(self) -> bytes:
-        """Return the tokens taken since the last batch, b"" without any."""
+        """Return the tokens taken since the last batch; b"" without any, unless the store is lost."""
         taken = self._limits.taken.by_key
-        if not taken:
+        if not taken and self.problem is None:
             return b""
         keys = list(islice(taken, MOST_BUCKETS))
         buckets = [BUCKET.pack(key, taken.pop(key)) for key in keys]
-        return b"".join((HEAD.pack(VERSION, len(buckets), self._unit), *buckets))
+        return b"".join((HEAD.pack(VERSION, self._mark, len(buckets), self._unit), *buckets))
 
     def hear(self, data: object, now: float) -> None:
         """Take what another unit tells."""
         if not isinstance(data, bytes) or len(data) < HEAD.size:
             return
-        version, number, unit = HEAD.unpack_from(data)
+        version, mark, number, unit = HEAD.unpack_from(data)
         if unit == self._unit:
-            self._answered_at = now
+            if mark == self._mark:
+                self._answer(now)
         elif self._applies and version == VERSION and len(data) == HEAD.size + number * BUCKET.size:
             for key, tokens in BUCKET.iter_unpack(memoryview(data)[HEAD.size :]):
                 self._limits.take_elsewhere(key, tokens, now)
+
+    def _answer(self, now: float) -> None:
+        self._answered_at = now
+        if self.problem is not None:
+            self.problem = None
+            self._say("rate limits: the store answers again")
 
     def _lose(self, reason: str) -> None:
         taken = self._limits.taken
         taken.is_told = False
         taken.by_key.clear()
-        if not self._is_lost:
-            self._is_lost = True
+        if self.problem is None:
             self._say(
                 f"rate limits: the store is lost: {reason}; this unit applies them alone until it answers"
             )
+        self.problem = reason
 
 
 def token_exchange_of(

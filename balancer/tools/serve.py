@@ -157,10 +157,10 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     reading = load_with_sources(file, overrides(file, **options))
     if is_printed:
         for line in effective(reading.settings, reading.source):
-            say(printable(line))
+            click.echo(printable(line))
         return
     for line in [*report(reading, file)]:  # all of it is made first: a file of endpoints may be invalid
-        say(line)
+        click.echo(line)
 
 
 def report(reading: LoadedSettings, file: Path | None) -> Iterator[str]:

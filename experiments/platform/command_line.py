@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from errno import ENOSPC
 from io import TextIOWrapper
 
 import click
@@ -36,13 +34,6 @@ def run_command_line(group: click.Group, name: str) -> None:
         if (error.name or "").partition(".")[0] not in LAB:
             raise
         code = _complain(name, f"needs {error.name}: pip install '.[lab]' in the checkout", 2)
-    except OSError as error:
-        if error.errno != ENOSPC:
-            raise
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is left would fail at the exit, too
-        code = _complain(name, f"the output cannot be written: {error.strerror}", 2)
     except (click.Abort, KeyboardInterrupt):
         code = STOPPED
     sys.exit(code or 0)

@@ -49,14 +49,18 @@ def reference_in(name: str) -> Reference:
 def located(spec: Any, directory: str) -> Any:
     """Return a policy's specification with all files that it names as absolute paths.
 
-    Relative paths are relative to `directory`. Every text of the form FILE.py:CLASS is such a path, also in options
-    that name another policy, in a canary and in shadows.
+    Relative paths are relative to `directory`, "" is the working directory. Every text of the form FILE.py:CLASS is
+    such a path, also in options that name another policy, in a canary and in shadows.
     """
     if isinstance(spec, str):
         found = FILE.fullmatch(spec)
         if found is None:
             return spec
-        return f"{os.path.abspath(os.path.join(directory, found['place']))}:{found['class_name']}"
+        place = os.path.join(directory, found["place"])
+        try:
+            return f"{os.path.abspath(place)}:{found['class_name']}"
+        except OSError:
+            raise BrokenPolicy(f"the working directory of {place} has been removed") from None
     if isinstance(spec, Mapping):
         return {key: located(value, directory) for key, value in spec.items()}
     if isinstance(spec, list | tuple):
@@ -66,7 +70,7 @@ def located(spec: Any, directory: str) -> Any:
 
 def located_here(spec: Any) -> Any:
     """Return the specification with paths relative to the working directory made absolute."""
-    return located(spec, os.getcwd())
+    return located(spec, "")
 
 
 def references_in(spec: Any) -> list[str]:

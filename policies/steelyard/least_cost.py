@@ -55,6 +55,9 @@ UNTRIED_SERVICE_S: Final = 0.05
 UNTRIED_ROOM: Final = 16.0
 """Requests that an endpoint of mean weight is assumed to serve at a time where none of its region has answered."""
 
+LEAST_ROOM: Final = 1e-200
+"""Requests of room of an endpoint whose weight beside others is 0 as a number."""
+
 
 class LeastCost:
     """Picks among `available`; see `Steelyard`. `random` returns numbers from 0 to 1."""
@@ -280,7 +283,7 @@ class LeastCost:
                 # Since when requests of others wait there is unknown.
                 age = now - state.busy_since if state.in_flight_here else 0.0
                 costs.service = max(UNTRIED_SERVICE_S, age)
-                room = UNTRIED_ROOM * state.weight / self._mean_weight
+                room = UNTRIED_ROOM * state.weight / self._mean_weight + LEAST_ROOM
                 costs.wait = UNTRIED_SERVICE_S * max(0.0, in_flight / room - 1.0)
                 costs.occupancy = prices.later * (costs.service + costs.wait)
         costs.distance = distance

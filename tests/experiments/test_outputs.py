@@ -19,9 +19,8 @@ from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
 from tests.support.command_line import run_in_process
+from tests.support.programs import needs_full_device
 from tests.support.root import ROOT
-
-needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 
 SCENARIO = """
 name = "two"

@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 
 from benchmarks.harness.open_load import without_collections
-from policies import EndpointState, Outcome, OutcomeKind, RequestFacts, Router
+from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.endpoint.latency_prior import GUESS
 from policies.routing.assignment import Assignment
@@ -55,6 +55,16 @@ def test_opening_a_connection_is_part_of_the_cost() -> None:
     assert set(picks(r)) == {"near"}
     connect(r)
     assert set(picks(r)) == {"near"}
+
+
+def test_weight_that_is_next_to_nothing_beside_another_gets_no_request() -> None:
+    """Its room is 0 as a number."""
+    members = [
+        Endpoint(name, f"http://{name}", "home", weight) for name, weight in (("a", 5e-324), ("b", 1e6))
+    ]
+    r = Router(members, Steelyard(Random(1)), ManualClock(), Random(2))
+    assert Counter(r.route(RequestFacts(region="home")).endpoint.id for _ in range(8))["b"] >= 7
+    assert (r.fallback_picks, r.last_fault) == (0, None)
 
 
 def test_burst_before_the_first_answer_stays_at_home_only_as_far_as_home_may_serve_it() -> None:

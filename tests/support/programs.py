@@ -19,9 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from balancer.control.admin.socket_path import found_socket
 from tests.support.admin_requests import local
 from tests.support.wire import ScriptedWorker, Wire, client_of, get
+
+needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 
 PATIENCE = 30.0
 """Seconds for a program to start on a busy machine."""
@@ -156,7 +160,13 @@ async def running(package: str = "balancer") -> AsyncIterator[Run]:
     """A function that runs `python -m PACKAGE …`; processes still running at the end are killed."""
     processes: list[Process] = []
 
-    async def run(*arguments: str, descriptors: int | None = None, **environment: str) -> Process:
+    async def run(
+        *arguments: str,
+        descriptors: int | None = None,
+        output: int = PIPE,
+        errors: int = PIPE,
+        **environment: str,
+    ) -> Process:
         def limit() -> None:
             if descriptors is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
@@ -165,7 +175,7 @@ async def running(package: str = "balancer") -> AsyncIterator[Run]:
         command = (sys.executable, "-m", package, *arguments)
         processes.append(
             await asyncio.create_subprocess_exec(
-                *command, stdout=PIPE, stderr=PIPE, env=plain | environment, preexec_fn=limit
+                *command, stdout=output, stderr=errors, env=plain | environment, preexec_fn=limit
             )
         )
         return processes[-1]

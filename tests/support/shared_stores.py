@@ -55,7 +55,7 @@ class FakeStore(ScriptedWorker):
     def __init__(self, password: str = "", tls: SSLContext | None = None) -> None:
         super().__init__(self._serve_client, tls)
         self.garbage = b""
-        """What is answered to PUBLISH instead of a number."""
+        """What is answered to PUBLISH instead of a number. An error, which begins with -, is not published."""
         self.delay = 0.0
         """Seconds until each answer."""
         self._password = password
@@ -84,7 +84,7 @@ class FakeStore(ScriptedWorker):
             wire.write(array(b"subscribe", command[1]).replace(b"*2", b"*3") + b":1\r\n")
         elif name == b"PUBLISH":
             heard = [listener for listener, channel in self._listeners.items() if channel == command[1]]
-            for listener in heard:
+            for listener in () if self.garbage.startswith(b"-") else heard:
                 listener.write(array(b"message", command[1], command[2]))
             wire.write(self.garbage or b":%d\r\n" % len(heard))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from aiohttp import ClientSession
 from pydantic.fields import FieldInfo
 
 from tests.support.command_line import complaint
+from tests.support.programs import needs_full_device
 from tests.workers.started import RunWorkers, in_flight, ready_port
 from workers.__main__ import fault_option, main
 
@@ -28,6 +30,21 @@ async def test_ready_line_has_name_url_and_settings(run_workers: RunWorkers) -> 
     line = (await process.stdout.readline()).decode()
     assert line.startswith("emea-0 ready on http://127.0.0.1:")
     assert line.endswith(" (region emea, rtt 350 ms, 2 slots)\n")
+
+
+@needs_full_device
+async def test_ready_line_that_cannot_be_written_is_on_standard_error(run_workers: RunWorkers) -> None:
+    """The worker serves, and exits with 0."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await run_workers("serve", output=full)
+    os.close(full)
+    assert process.stderr is not None
+    line = (await process.stderr.readline()).decode()
+    assert line.startswith("workers: standard output: No space left on device: local-0 ready on http://"), (
+        line
+    )
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
 
 
 async def test_sigterm_finishes_requests_in_flight_and_exits_0(run_workers: RunWorkers) -> None:

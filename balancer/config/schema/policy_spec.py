@@ -35,7 +35,10 @@ class PlainPolicy(BaseModel):
     def _from_name(cls, value: Any) -> Any:
         if not isinstance(value, str | dict | PlainPolicy):
             raise ValueError(f"must be a name, or a table with a name and options, got {value!r:.60}")
-        return located_here({"name": value} if isinstance(value, str) else value)
+        try:
+            return located_here({"name": value} if isinstance(value, str) else value)
+        except BrokenPolicy as error:
+            raise ValueError(str(error)) from None
 
     @property
     def options(self) -> dict[str, Any]:

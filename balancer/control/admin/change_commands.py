@@ -14,6 +14,14 @@ from balancer.control.admin.status_command import split_lines
 
 PATH = "/-/endpoints"
 
+
+def number(text: str) -> float:
+    """Return the number in a text, for which float() takes also 1_0. Raises ValueError."""
+    if "_" in text:
+        raise ValueError
+    return float(text)
+
+
 EPILOG = """\b
 Examples:
   balancer endpoints list
@@ -75,7 +83,7 @@ def line_of(each: dict[str, Any], width: int = 0) -> str:
 @click.argument("address")
 @click.option("--region", help="Default: default.")
 @click.option("--host", metavar="NAME", help="Host that it gets, or client, or address.")
-@click.option("--weight", type=float, help="Weight relative to the other endpoints; default: 1.")
+@click.option("--weight", type=number, help="Weight relative to the other endpoints; default: 1.")
 @click.option("--priority", type=int, help="Level of a backup; default: 0, not a backup.")
 @click.option("--max-in-flight", type=int, help="Limit of requests in flight; default: none.")
 @click.pass_obj
@@ -91,7 +99,7 @@ def add_command(balancer: AdminClient, /, name: str, address: str, **options: An
 @click.pass_obj
 def remove_command(balancer: AdminClient, name: str) -> None:
     """Remove an endpoint; its requests in flight finish."""
-    found = balancer.document("DELETE", f"{PATH}/{quote(name, safe='')}")
+    found = balancer.document("DELETE", path_of(name))
     balancer.show(
         lambda: [
             f"{found['id']:<24} removed     in flight {found['in_flight']}",
@@ -100,9 +108,16 @@ def remove_command(balancer: AdminClient, name: str) -> None:
     )
 
 
+def path_of(name: str) -> str:
+    """Return the path of an endpoint. Raises `click.UsageError`."""
+    if not name:
+        raise click.UsageError("NAME must not be empty")
+    return f"{PATH}/{quote(name, safe='')}"
+
+
 def change(balancer: AdminClient, name: str, **keys: Any) -> None:
     """Send the change of one endpoint and print the result."""
-    found = balancer.document("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
+    found = balancer.document("PATCH", path_of(name), keys)
     balancer.show(lambda: [line_of(found)])
 
 
@@ -127,7 +142,7 @@ state_command("ready", "Set an endpoint to ready: it gets requests again.")
 
 @endpoints.command("weight", short_help="Set an endpoint's weight until the next reload.")
 @click.argument("name")
-@click.argument("weight", type=float)
+@click.argument("weight", type=number)
 @click.pass_obj
 def weight_command(balancer: AdminClient, name: str, weight: float) -> None:
     """Set an endpoint's weight relative to the others, until the next reload.
@@ -162,20 +177,20 @@ def split(weights: tuple[str, ...], route: str | None, url: str, token: str | No
         found = client.document("PUT", SPLITS, order)
     else:
         found = client.document("GET", SPLITS)
-    client.show(
-        lambda: (
-            [line for each in found["splits"] if route in (None, each["route"]) for line in split_lines(each)]
-            or ["no route is split"]
-        )
-    )
+
+    def lines() -> list[str]:
+        shown = [each for each in found["splits"] if route in (None, each["route"])]
+        if route is not None and not shown:
+            raise click.UsageError(f"--route: no route '{route:.200}' is split")
+        return [line for each in shown for line in split_lines(each)] or ["no route is split"]
+
+    client.show(lines)
 
 
 def weight_of(argument: str) -> tuple[str, float]:
     """Return cluster and weight. Raises `click.UsageError`."""
     name, _, weight = argument.rpartition("=")
     try:
-        if "_" in weight:  # which float() takes for a separator of digits
-            raise ValueError
-        return name, float(weight)
+        return name, number(weight)
     except ValueError:
         raise click.UsageError(f"must be CLUSTER=WEIGHT, such as next=10, got '{argument:.60}'") from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
 
-from balancer.control.admin.merge import merged
+from balancer.control.admin.merge import merged, merged_metrics
 from balancer.control.admin.requests import is_from_sibling
 from balancer.errors import ListenFailed
 from balancer.log.output import try_lock
@@ -66,6 +67,8 @@ class SiblingChannel:
         self._directory = directory
         self._index = index
         self.processes = processes
+        self._before: str | None = None
+        self._lock = asyncio.Lock()
 
     def path(self, index: int) -> str:
         """Return the path of the socket of process `index`."""
@@ -86,8 +89,40 @@ class SiblingChannel:
         """Remove this process's socket; the last process removes the directory."""
         with suppress(OSError):
             os.unlink(self.path(self._index))
+        if not any(self._directory.glob("*.sock")):
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    # --- metrics
+
+    async def metrics(self, own: bytes) -> bytes:
+        """Return the metrics of this process with the counters of those that it replaces, and keep them in a file:
+        they count on when it does not answer, and when it has ended."""
+        async with self._lock:
+            return await asyncio.to_thread(self._keep, own)
+
+    def _keep(self, text: bytes) -> bytes:
+        if self._before is None:
+            self._before = self._last(self._index)
+        if self._before:
+            text = merged_metrics([text.decode()], [self._before], is_one=True)
+        path = self._directory / f"{self._index}.metrics"
         with suppress(OSError):
-            self._directory.rmdir()
+            path.with_suffix(".new").write_bytes(text)
+            path.with_suffix(".new").replace(path)
+        return text
+
+    def _last(self, index: int) -> str:
+        """Return the metrics that process `index` has rendered last."""
+        with suppress(OSError):
+            return (self._directory / f"{index}.metrics").read_text()
+        return ""
+
+    async def all_metrics(self, own: bytes, target: str) -> bytes:
+        """Return the metrics of all processes."""
+        answers = [each for each in await self.ask("GET", target, b"", READ_TIMEOUT) if each.status == 200]
+        texts = [own.decode(), *(each.body.decode() for each in answers)]
+        silent = {*range(self.processes)} - {self._index, *(each.process for each in answers)}
+        return await asyncio.to_thread(lambda: merged_metrics(texts, map(self._last, silent)))
 
     # --- requests to siblings
 

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -44,17 +45,27 @@ class Unreachable(AdminError):
 
 class AdminClient:
     """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket. Its
-    documents are about the cluster of that name.
+    documents are about the cluster of that name. An empty URL is found at the first request.
     """
 
     def __init__(
         self, url: str, token: str | None = None, cluster: str | None = None, *, timeout: float = TIMEOUT
     ) -> None:
-        self.url = url.rstrip("/")
+        self._given = url
         self._cluster = cluster
-        self.path = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else found_socket(url)
         self._token = token
         self._timeout = timeout
+
+    @cached_property
+    def url(self) -> str:
+        """The URL that was given, or the default. Raises `click.UsageError`."""
+        return (self._given or default_url()).rstrip("/")
+
+    @cached_property
+    def path(self) -> str | None:
+        """The path of the admin socket, None without one."""
+        path = self.url.removeprefix(UNIX_SCHEME)
+        return found_socket(self.url) if path == self.url else path
 
     def document(self, method: str, target: str, body: Any = None) -> Any:
         """Return the JSON document of the response. Raises `AdminError` if it is an error or not JSON."""
@@ -175,7 +186,7 @@ def default_url() -> str:
 def connection_options(command: Command) -> Command:
     url = click.option(
         "--url",
-        default=default_url,
+        default="",
         metavar="URL",
         help="Where it serves (default http://127.0.0.1:8080, or $PORT, or the only one of this user), or "
         "unix:/path of its admin socket.",

@@ -6,7 +6,6 @@ aiohttp takes long to import.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ from aiohttp import HttpVersion11, web
 from balancer.control.admin.access import BODY_LIMIT, READY, Entrance, has_token
 from balancer.control.admin.channel import SiblingChannel, ways_of
 from balancer.control.admin.cluster_routes import SplitRoutes, cluster_routes
-from balancer.control.admin.merge import merged_metrics, merged_status
+from balancer.control.admin.merge import merged_status
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.page.routes import PageRoutes
 from balancer.control.admin.policy_report import raw, summary
@@ -207,9 +206,10 @@ class AdminHandlers:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._control_plane)
-        if self._channel is not None and not is_from_sibling(request):
-            texts = [body, *await self._channel.gather(request.path)]
-            body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
+        if self._channel is not None:
+            body = await self._channel.metrics(body)
+            if not is_from_sibling(request):
+                body = await self._channel.all_metrics(body, request.path)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _reload_order(self, request: web.Request) -> bytes:

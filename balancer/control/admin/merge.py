@@ -162,16 +162,28 @@ def _merged_lists(lists: list[list[Any]]) -> list[Any]:
     return lists[0]
 
 
-def merged_metrics(texts: Iterable[str]) -> bytes:
-    """Return /-/metrics of the balancer, merged from that of each process, in the order of the first."""
+def merged_metrics(texts: Iterable[str], last: Iterable[str] = (), *, is_one: bool = False) -> bytes:
+    """Return /-/metrics of the balancer, merged from that of each process, in the order of the first; `is_one`: of a
+    process and those that it replaces.
+
+    `last` is what processes said that do not answer or have ended. Its counters count, so that none ever falls, but for
+    those of endpoints that are gone.
+    """
     families: dict[str, list[Metric]] = {}
     for text in texts:
         for family in text_string_to_metric_families(text):
             families.setdefault(family.name, []).append(family)
-    return exposed(_family(name, same) for name, same in families.items())
+    states = families.get("steelyard_endpoint_available", ())
+    known = {None, *(sample.labels["endpoint"] for family in states for sample in family.samples)}
+    for text in last:
+        for family in text_string_to_metric_families(text):
+            if family.type in ("counter", "histogram"):
+                family.samples = [one for one in family.samples if one.labels.get("endpoint") in known]
+                families.setdefault(family.name, []).append(family)
+    return exposed(_family(name, same, is_one) for name, same in families.items())
 
 
-def _family(name: str, same: list[Metric]) -> Metric:
+def _family(name: str, same: list[Metric], is_one: bool) -> Metric:
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     for sample in (sample for family in same for sample in family.samples):
         values.setdefault((sample.name, tuple(sample.labels.items())), []).append(sample.value)
@@ -179,6 +191,6 @@ def _family(name: str, same: list[Metric]) -> Metric:
     is_measure = name in LARGEST or (same[0].type == "gauge" and name.endswith("_seconds"))
     merge = min if name in LEAST else max if is_measure else sum
     for (sample_name, labels), numbers in values.items():
-        is_sum = labels == REFUSED_RELOADS
+        is_sum = labels == REFUSED_RELOADS or (is_one and whole.type == "counter")
         whole.add_sample(sample_name, dict(labels), sum(numbers) if is_sum else merge(numbers))
     return whole

@@ -189,8 +189,11 @@ def listeners_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
 
 def shared_status(control_plane: ControlPlane) -> dict[str, Any] | None:
     """Return the store shared with other units and what they report; None if nothing is shared."""
-    shared = control_plane.shared
-    return None if shared is None else shared.status()
+    shared, limits = control_plane.shared, control_plane.shared_limits
+    status = None if shared is None else shared.status()
+    if status is not None and limits is not None and limits.problem is not None:
+        status |= {"connected": False, "problem": status["problem"] or f"rate limits: {limits.problem}"}
+    return status
 
 
 def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:

@@ -128,13 +128,19 @@ def lines_of(
     for split in document.get("splits", ()):
         lines += ["", *split_lines(split)]
     for origin in document.get("origins", ()):
-        lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
+        condition = origin["endpoint"]["condition_text"] if origin["endpoint"] else "–"
+        lines.append(
+            f"{origin['id']:<24} {condition}, requests {origin['requests']}, retried {origin['retried']}, "
+            f"errors: {_reasons(origin['errors'])}, {origin['url']}"
+        )
     return lines
 
 
 def problem_lines(document: dict[str, Any]) -> list[str]:
     """Format what an operator has to correct in the configuration and around it."""
-    reload, log = document.get("reload") or {}, document.get("access_log") or {}
+    reload, log, shared, tracing = (
+        document.get(name) or {} for name in ("reload", "access_log", "shared", "tracing")
+    )
     lines = []
     if reload.get("problem"):
         lines.append(f"the last reload was refused: {reload['problem']}")
@@ -142,6 +148,10 @@ def problem_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"only the next start changes: {', '.join(reload['waiting'])}")
     if log.get("dropped") or log.get("lost"):
         lines.append(f"access log: {log['dropped']} entries dropped, {log['lost']} lost")
+    if shared.get("problem"):
+        lines.append(f"{shared['store']} is lost: {shared['problem']}")
+    if tracing.get("exporting") is False:
+        lines.append(f"tracing: the collector takes no spans; {tracing['lost']} lost")
     return lines
 
 

@@ -22,6 +22,7 @@ from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.families import exposed, families_of
 from balancer.control.admin.handlers import AdminHandlers
 from balancer.control.admin.health import DRAINING, SERVING
+from balancer.control.admin.merge import merged
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.routes_report import events_status, names_status, watch_status
 from balancer.control.admin.socket_path import AdminSockets
@@ -105,20 +106,24 @@ def is_reachable(origin: Origin) -> bool:
 
 SHOWN = (
     *("version", "build", "http2_library", "pid", "uptime", "draining"),
-    *("clients", "connections", "in_flight", "errors"),
+    *("clients", "connections", "in_flight"),
 )
 """Keys that the status of a sidecar has in common with that of a balancer."""
+
+TOTALS = ("requests", "retried", "queued", "errors")
+"""Keys that the status has for each origin, too."""
 
 
 def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
-    front, counts = control_plane.cluster, process_counts(control_plane)
+    counts, each = process_counts(control_plane), [origin_status(origin) for origin in origins.all]
+    no_origin = {"requests": 0, "errors": counts["errors"]}
     return {
         **{key: counts[key] for key in SHOWN},
-        "requests": sum(origin.cluster.counts.requests for origin in origins.all),
-        "access_log": log_status(front),
+        **merged([no_origin, *({key: one[key] for key in TOTALS} for one in each)]),
+        "access_log": log_status(control_plane.cluster),
         "reload": reload_status(control_plane),
-        "origins": [origin_status(origin) for origin in origins.all],
+        "origins": each,
     }
 
 
@@ -130,7 +135,7 @@ def origin_status(origin: Origin) -> dict[str, Any]:
         "url": origin.url,
         "host": origin.host,
         "prefix": origin.prefix,
-        **{key: counts[key] for key in ("requests", "retried", "abandoned", "queued", "errors")},
+        **{key: counts[key] for key in (*TOTALS, "abandoned")},
         "endpoint": next(
             (endpoint_status(origin.control_plane, state) for state in cluster.router.states), None
         ),

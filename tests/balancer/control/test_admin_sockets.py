@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import stat
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from click import UsageError
 
+from balancer.__main__ import main
 from balancer.config.schema.admin import AdminConfig
 from balancer.control.admin.application import CLIENT_LIMIT
 from balancer.control.admin.client import default_url
@@ -20,7 +22,7 @@ from balancer.downstream.listening_sockets import bind_unix, remove_unix
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
 from tests.support.admin_requests import TOKEN
-from tests.support.command_line import run_balancer
+from tests.support.command_line import run_balancer, run_in_process
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -104,6 +106,25 @@ def test_only_balancer_of_this_user_is_found(runtime: Path, monkeypatch: pytest.
             default_url()
         with bind_unix(paths["8080"]):
             assert default_url() == "http://127.0.0.1:8080"
+
+
+def test_command_line_is_read_before_a_balancer_is_chosen(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help needs none, and what is wrong with the command is said first."""
+    monkeypatch.delenv("PORT", raising=False)
+    runtime.mkdir(mode=0o700)
+    with bind_unix(str(runtime / "8081.sock")), bind_unix(str(runtime / "8082.sock")):
+        for words, code, said in (
+            ("endpoints drain --help", 0, "Usage: balancer endpoints drain [OPTIONS] NAME"),
+            ("endpoints list --url http://127.0.0.1:8081", 2, "balancer: No such option"),
+            ("endpoints list", 2, "balancer: --url: say which balancer"),
+            ("status", 2, "balancer: --url: say which balancer"),
+            ("endpoints drain ''", 2, "balancer: NAME must not be empty"),
+            ("endpoints weight a 1_0", 2, "balancer: Invalid value for 'WEIGHT': 1_0"),
+        ):
+            done = run_in_process(main, "balancer", *shlex.split(words))
+            assert (done.returncode, said in done.stdout + done.stderr) == (code, True), (words, done)
 
 
 def test_symbolic_link_as_directory_is_not_followed(runtime: Path, tmp_path: Path) -> None:

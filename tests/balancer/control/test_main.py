@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
 
 from balancer.__main__ import main
+from balancer.control.admin.client import AdminClient
+from balancer.control.admin.socket_path import found_socket
 from balancer.control.admin.status_command import problem_lines
 from balancer.errors import ListenFailed
 from balancer.process.supervisor import made_directory
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
-from tests.support.programs import Run, workers
+from tests.support.programs import Run, needs_full_device, workers
+from tests.support.root import ROOT
 from tests.support.stage import Stage
 from tests.support.wire import Wire, client_of, get, playing, response
 
@@ -46,6 +52,96 @@ async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
     assert (process.returncode, stderr) == (0, b"")
     assert stdout == b"balancer stopping: 0 in flight\n"
     await client.close()
+
+
+@needs_full_device
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_output_that_cannot_be_written_is_on_standard_error(
+    run: Run, stage: Stage, processes: str
+) -> None:
+    """A full disk: every line, and the program serves, reloads, restarts its processes and exits with 0."""
+    worker = await stage.worker(response(b"hello"))
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await run("serve", *workers(worker), "--processes", processes, output=full)
+    os.close(full)
+    assert process.stderr is not None
+
+    async def line(pattern: str) -> str:
+        assert process.stderr is not None
+        said = (await process.stderr.readline()).decode()
+        found = re.fullmatch(rf"balancer: standard output: No space left on device: {pattern}\n", said)
+        assert found, said + (await process.stderr.read()).decode()
+        return found[1]
+
+    port = int(await line(r"balancer ready on http://127\.0\.0\.1:(\d+) .*"))
+    client = await client_of(port)
+    assert (await client.ask(get())).body == b"hello"
+    await client.close()
+    process.send_signal(signal.SIGHUP)
+    await line("balancer (has reloaded)")
+    if processes != "1":
+        url = f"unix:{found_socket(f'http://127.0.0.1:{port}')}"
+        status = await asyncio.to_thread(AdminClient(url).document, "GET", "/-/status")
+        os.kill(status["processes"]["answering"][1]["pid"], signal.SIGKILL)
+        await line(r"balancer process \d \((\d+)\) was killed by SIGKILL; it is started again.*")
+    process.send_signal(signal.SIGTERM)
+    await line("balancer (stopping): 0 in flight")
+    assert await process.stderr.read() == b""
+    assert await process.wait() == 0
+
+
+async def test_output_whose_reader_has_left_disturbs_nothing(run: Run, stage: Stage) -> None:
+    """Also if that of standard error has: a request is answered and the program exits with 0."""
+    worker = await stage.worker(response(b"hello"))
+    reading, writing = os.pipe()
+    process = await run("serve", *workers(worker), output=writing, errors=writing)
+    os.close(writing)
+    ready = await asyncio.to_thread(os.read, reading, 4096)
+    os.close(reading)
+    client = await client_of(int(re.findall(rb":(\d+) ", ready)[0]))
+    assert (await client.ask(get())).body == b"hello"
+    await client.close()
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+
+
+@needs_full_device
+def test_output_of_a_command_onto_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text(SAMPLE)
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "balancer", "check", str(tmp_path / "b.toml")]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    complaint = "balancer: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, complaint)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("check", "--help"), 0, ""),
+        (("check", "../absent.toml"), 2, "balancer: cannot read ../absent.toml: No such file or directory\n"),
+        (
+            ("check", "--worker", "a=http://a", "--policy", "p.py:P"),
+            2,
+            "balancer: --policy: policy: the working directory of p.py has been removed\n",
+        ),
+    ],
+)
+def test_working_directory_that_was_removed(
+    tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    """As a deployment removes the last release: only what is relative to it fails, in one line."""
+    (tmp_path / "release").mkdir()
+    begin = f"rmdir {tmp_path / 'release'}; exec {sys.executable} -m balancer {' '.join(words)}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", begin],
+        cwd=tmp_path / "release",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 async def test_admin_option_serves_the_live_page(run: Run, stage: Stage) -> None:
@@ -268,6 +364,14 @@ def test_status_names_what_must_be_corrected() -> None:
     log["lost"] = 0
     assert problem_lines({"reload": {"problem": None, "waiting": []}, "access_log": log}) == []
     assert problem_lines({"access_log": None}) == []
+    shared: dict[str, str | None] = {"store": "redis://s:6379", "problem": "Connection refused"}
+    tracing = {"exporting": False, "lost": 4}
+    assert problem_lines({"shared": shared, "tracing": tracing}) == [
+        "redis://s:6379 is lost: Connection refused",
+        "tracing: the collector takes no spans; 4 lost",
+    ]
+    shared["problem"], tracing["exporting"] = None, True
+    assert problem_lines({"shared": shared, "tracing": tracing}) == []
 
 
 async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path: Path) -> None:

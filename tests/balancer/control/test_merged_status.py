@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.merge import merged, merged_metrics
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.policy_report import summary
@@ -93,6 +95,29 @@ ONCE = frozenset(
     }
 )
 """Samples that are not summed."""
+
+
+async def test_counters_of_silent_and_ended_processes_count_on(stage: Stage, tmp_path: Path) -> None:
+    """Also after many restarts; but gauges, and counters of endpoints that are gone, do not."""
+    await stage.serve(await stage.worker(response()))
+    for _ in range(3):
+        await stage.ask(get())
+    text = metrics_text(stage.control_plane)[0]
+    one = samples_of(text.decode())
+    for restarts in range(4):
+        answering, ended = (SiblingChannel(tmp_path, index, 2) for index in range(2))
+        await ended.metrics(text if restarts else text.replace(b'endpoint="w0"', b'endpoint="gone"'))
+        own = await answering.metrics(text)
+        whole = samples_of((await answering.all_metrics(own, "/-/metrics")).decode())
+        assert whole["steelyard_requests_total",] == 6 * (restarts + 1)
+        assert [*whole] == [*one]
+        for name, value in one.items():
+            if not name[0].startswith("process_") and not name[0].endswith(SUMMED):
+                assert whole[name] == value, name
+    assert len(await answering.metrics(text)) < 2 * len(text)
+
+
+SUMMED = ("_total", "_bucket", "_count", "_sum")
 
 
 async def test_latency_buckets_are_summed(stage: Stage) -> None:

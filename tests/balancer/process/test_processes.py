@@ -14,7 +14,7 @@ import pytest
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from balancer.control.admin.socket_path import found_socket
-from tests.support.admin_requests import local, put_policy
+from tests.support.admin_requests import local, put_policy, samples_of
 from tests.support.command_line import printed
 from tests.support.live_stream import opened, snapshot_of
 from tests.support.programs import (
@@ -139,6 +139,33 @@ async def test_killed_process_loses_only_its_own_requests(start: Start, stage: S
     assert await program.ended() == 0
     for client in clients:
         await client.close()
+
+
+async def test_counters_do_not_fall_with_a_process(start: Start, stage: Stage) -> None:
+    """That is killed, has been started again, or does not answer."""
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
+    for _ in range(40):
+        client = await program.client()
+        assert (await client.ask(get())).status == 200
+        await client.close()
+
+    async def requests() -> float:
+        client = await program.admin_client()
+        found = samples_of((await client.ask(local(b"/-/metrics"))).body.decode())
+        await client.close()
+        return found["steelyard_requests_total",]
+
+    assert await requests() == 40
+    one, other = await program.pids()
+    program.signal(signal.SIGKILL, one)
+    await program.line("is started again")
+    assert await requests() == 40
+    await eventually_true(lambda: is_replaced(program, one))
+    assert await requests() == 40
+    program.signal(signal.SIGSTOP, other)
+    assert await requests() == 40
+    program.signal(signal.SIGCONT, other)
+    assert await requests() == 40
 
 
 async def test_kill_under_load_fails_only_requests_in_flight(start: Start, stage: Stage) -> None:

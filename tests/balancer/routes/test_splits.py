@@ -310,7 +310,8 @@ async def test_metrics_and_terminal(stage: Stage) -> None:
     assert line in (await run_balancer("status", "--url", url)).output.splitlines()
     changed = await run_balancer("split", "--url", url, "--route", "*://*/*", "stable=3", "next=1")
     assert changed.output.startswith("split *://*/*: stable 75% (0 requests), next 25% (1 requests)")
-    assert (await run_balancer("split", "--url", url, "--route", "/x")).output == "no route is split\n"
+    unknown = await run_balancer("split", "--url", url, "--route", "/x")
+    assert (unknown.exit_code, "--route: no route '/x' is split" in unknown.output) == (2, True)
     for wrong in ("stable:3", "stable=1_0"):
         assert "CLUSTER=WEIGHT" in (await run_balancer("split", "--url", url, wrong)).output
     refused = await run_balancer("split", "--url", url, "stable=3", "beta=1")

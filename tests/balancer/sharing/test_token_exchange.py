@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pydantic import SecretStr, ValidationError
 from balancer.config.loading import Settings
 from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.config.schema.sections import SharedConfig
+from balancer.control.admin.status import shared_status
 from balancer.errors import StoreLost
 from balancer.rate_limits.configured import RateLimits
 from balancer.rate_limits.limiter import CREDIBLE_S
@@ -118,7 +120,7 @@ async def test_limits_apply_alone_while_the_store_is_lost(
     assert one.take(b"x", 30) == two.take(b"x", 30) == 20
     assert not one.limits.taken.by_key
     await store.start()
-    await one.until(lambda: one.limits.taken.is_told and two.limits.taken.is_told)
+    await one.until(lambda: one.exchange.problem is None and two.exchange.problem is None)
     assert one.lines[1:] == ["rate limits: the store answers again"]
     assert one.take(b"z", 3) == 3
     await two.until(lambda: two.limit.elsewhere == 3)
@@ -148,8 +150,8 @@ async def test_many_buckets_take_several_batches(units: list[Unit], monkeypatch:
     assert [two.take(b"%d" % source, 20) for source in range(10)] == [19 - source for source in range(10)]
 
 
-def batch(*buckets: tuple[int, int], version: int = VERSION, unit: int = 7) -> bytes:
-    return HEAD.pack(version, len(buckets), unit) + b"".join(BUCKET.pack(*bucket) for bucket in buckets)
+def batch(*buckets: tuple[int, int], version: int = VERSION, unit: int = 7, mark: bytes = b"abc") -> bytes:
+    return HEAD.pack(version, mark, len(buckets), unit) + b"".join(BUCKET.pack(*bucket) for bucket in buckets)
 
 
 def unconnected() -> tuple[Unit, int]:
@@ -242,5 +244,33 @@ async def test_store_that_sends_nothing_is_lost() -> None:
     unit.clock.at += 1.1
     await unit.until(lambda: unit.lines)
     assert "the store is lost: no answer within 1 s" in unit.lines[0]
+    await unit.exchange.stop()
+    await store.stop()
+
+
+async def test_store_answers_again_when_it_has_sent_a_batch_back() -> None:
+    """Not at every connection to one that refuses them. Until then the status has the problem, also without traffic."""
+    store = FakeStore()
+    await store.start()
+    store.garbage = b"-NOPERM no permissions to access one of the channels\r\n"
+    unit = Unit(f"redis://127.0.0.1:{store.port}")
+    reports = SimpleNamespace(status=lambda: {"connected": True, "problem": None})
+    plane: Any = SimpleNamespace(shared=reports, shared_limits=unit.exchange)
+    await unit.connect()
+    assert shared_status(plane) == {"connected": True, "problem": None}
+    unit.take(b"x", 1)
+    await unit.until(lambda: unit.lines)
+    for _ in range(2):
+        await unit.until(lambda: unit.limits.taken.is_told)
+        await unit.until(lambda: not unit.limits.taken.is_told)
+    assert len(unit.lines) == 1
+    unit.exchange.hear(batch(unit=unit.exchange._unit), 0.0)  # of a sibling
+    assert shared_status(plane) == {
+        "connected": False,
+        "problem": "rate limits: NOPERM no permissions to access one of the channels",
+    }
+    store.garbage = b""
+    await unit.until(lambda: unit.exchange.problem is None)
+    assert unit.lines[1:] == ["rate limits: the store answers again"]
     await unit.exchange.stop()
     await store.stop()

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from balancer.config.problems import ConfigError
 from balancer.config.schema.section import Section
 from balancer.config.schema.sidecar import OriginConfig, SidecarConfig, origins_from
+from balancer.control.admin.status_command import lines_of
 from balancer.http.h1.client import OWN_NAME
 from balancer.tools.sidecar.origins import Origin, Origins
 from balancer.tools.sidecar.server import load_sidecar
@@ -310,6 +311,31 @@ async def test_status_metrics_and_log(stage: Stage, sidecar: StagedSidecar, tmp_
     await sidecar.server.stop()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["endpoint"] for line in lines] == ["a", "a", "b"]
+
+
+async def test_status_shows_errors_and_the_condition_of_each_origin(
+    stage: Stage, sidecar: StagedSidecar
+) -> None:
+    """Totals include the origins, and requests for none of them."""
+    down = f"http://127.0.0.1:{stage.dead_port()}"
+    up = url_of(await stage.worker(response()))
+    await sidecar.serve(
+        {"name": "a", "url": up, "prefix": "/a/"}, {"name": "b", "url": down, "prefix": "/b/"}
+    )
+    for path in (b"/a/x", b"/b/x", b"/b/x", b"/nowhere"):
+        await stage.ask(request_for(b"127.0.0.1", path))
+    document = await sidecar.document("status")
+    assert document["errors"] == {"connect_failed": 2, "unknown_path": 1}
+    lines = lines_of(document)
+    retried = document["origins"][1]["retried"]
+    assert retried > 0
+    assert f", requests 3, retried {retried}, errors: unknown_path 1, connect_failed 2" in lines[1]
+    assert lines[2:] == [
+        f"{'a':<24} ready, requests 1, retried 0, errors: none, {up}",
+        f"{'b':<24} {document['origins'][1]['endpoint']['condition_text']}, requests 2, retried {retried}, "
+        f"errors: connect_failed 2, {down}",
+    ]
+    assert "unreachable: Connection refused" in lines[3]
 
 
 async def test_admin_paths_are_not_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
