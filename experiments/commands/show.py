@@ -87,7 +87,7 @@ def show_policy(name: str, console: Console) -> None:
     try:
         factory = registry.find(name)
         options, meanings = registry.options_of(factory), registry.meanings_of(factory)
-        bounds = {name: str(bound) for name, bound in registry.bounds_of(factory).items()}
+        bounds = {name: " and ".join(map(str, found)) for name, found in registry.bounds_of(factory).items()}
     except PoliciesError as error:  # of a plug-in that cannot be loaded
         raise BadInputError(str(error)) from None
     console.print(Text(f"{name}: {registry.describe()[name]}", style="bold"))
