@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from experiments import scenarios
 from experiments.__main__ import cli
 from experiments.commands.sweep import matrix_grid
 from experiments.errors import BadInputError
@@ -132,6 +133,37 @@ def test_campaign_ends_when_a_file_changes(here: Path) -> None:
     with pytest.raises(BadInputError, match=message):
         execute(campaign, here / "out", world, Observer())
     assert len(load_results(here / "out").runs) == 1
+
+
+ORDERED = """
+class Ordered:
+    def __init__(self, *, order: str = "", opens=None): assert opens is None
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_text_with_a_colon_is_no_module(here: Path) -> None:
+    """Of an option that names no policy, in campaigns and in sweeps."""
+    (here / "a.py").write_text(ORDERED)
+    policy = '{ name = "a.py:Ordered", order = "us:emea" }'
+    scenario = (Path(scenarios.__file__).parent / "steady.toml").read_text()
+    (here / "mine.toml").write_text(f'{scenario}\n[[entries]]\nlabel = "ordered"\npolicy = {policy}\n')
+    (here / "grid.toml").write_text(
+        f'name = "g"\nscenarios = ["steady"]\nseeds = 1\npolicies = [{{ label = "o", policy = {policy} }}]\n'
+    )
+    for arguments in (["run", "mine.toml", "--simulated", "--quick"], ["sweep", "grid.toml", "--dry-run"]):
+        assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
+
+
+def test_time_of_day_in_a_scenario_is_refused(here: Path) -> None:
+    """And not given to the policy as a text."""
+    (here / "a.py").write_text(ORDERED)
+    scenario = (Path(scenarios.__file__).parent / "steady.toml").read_text()
+    entry = 'label = "ordered"\npolicy = { name = "a.py:Ordered", opens = 07:30:00 }\n'
+    (here / "mine.toml").write_text(f"{scenario}\n[[entries]]\n{entry}")
+    with pytest.raises(BadInputError, match=r"^entries\.ordered: .*\.opens: must be text, numbers, "):
+        overridden(load_scenario("mine.toml"), Overrides())
 
 
 def test_mistake_in_a_file_is_bad_input_with_its_line(here: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from random import Random
 from typing import Any, Literal
 
@@ -46,6 +47,10 @@ class PlainPolicy(BaseModel):
     def label(self) -> str:
         """The name for logs and the terminal: of FILE.py:CLASS the class."""
         return label_of(self.name)
+
+    def references(self, library: Library) -> Iterator[str]:
+        """Yield the files and modules that the policy and those that it wraps name, each before it is loaded."""
+        return registry.references_in({"name": self.name, **self.options}, library)
 
     def alone(self, rng: Random, path: str, library: Library) -> Policy:
         """Build the policy. Raises `PoliciesError` for an unknown name or option, and for a missing extra."""
@@ -117,6 +122,11 @@ class PolicySpec(PlainPolicy):
         if self.canary is not None:
             parts[*at, "canary"] = self.canary
         return parts | {(*at, "shadow", number): each for number, each in enumerate(self.shadow)}
+
+    @property
+    def named(self) -> Iterator[str]:
+        """The references of the policy, its canary and its shadows, each before it is loaded."""
+        return chain.from_iterable(part.references(self.library) for part in self.parts().values())
 
     def require_picks(self, endpoints: Collection[Endpoint], region: str | None) -> None:
         """Let the policy, its canary and its shadows pick over these endpoints. Raises `PoliciesError`."""

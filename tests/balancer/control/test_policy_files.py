@@ -209,6 +209,28 @@ async def test_only_the_socket_may_name_a_new_file(stage: Stage, here: Path) -> 
     assert await over_tcp("mine.py:Nth") == 200
 
 
+async def test_only_policies_are_taken_for_files_over_tcp(stage: Stage, here: Path) -> None:
+    """No text of another option; and a file that is not known is refused before its code runs."""
+    (here / "mine.py").write_text(f"{TEXT}\n    def __init__(self, *, order: str = ''): self.number = 0\n")
+    (here / "other.py").write_text("open('loaded', 'w')\n" + TEXT)
+    await stage.serve(
+        await stage.worker(response()),
+        policy={"name": "mine.py:Nth", "order": "emea:us"},
+        admin={"token": TOKEN},
+    )
+    bearer = b"Authorization: Bearer " + TOKEN.encode()
+
+    async def over_tcp(policy: dict[str, Any]) -> int:
+        return (await (await stage.client()).ask(put_policy(policy, bearer))).status
+
+    assert await over_tcp({"name": "mine.py:Nth", "order": "us:emea"}) == 200
+    for name in ("canary", "inner"):
+        policy = {"name": "region-round-robin", name: {"name": "other.py:Nth"}}
+        assert await over_tcp(policy) == 403
+    assert await over_tcp({"name": "region-round-robin", "inner": {"name": 3}}) == 422
+    assert not (here / "loaded").exists()
+
+
 async def test_file_of_several_pools_is_sent_once(stage: Stage, here: Path) -> None:
     """To the sibling processes that reload: pools inherit the policy, and a request has a limit."""
     pool = {"endpoints": [{"id": "a", "address": "http://127.0.0.1:1"}]}
