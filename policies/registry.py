@@ -192,6 +192,18 @@ def reads_reports(spec: str | Mapping[str, Any]) -> bool:
     return any(map(reads_reports, _inner_specs(factory, table)))
 
 
+def picks_by_key(spec: str | Mapping[str, Any]) -> bool:
+    """Return whether the `pick` of a policy, or of one that it wraps, reads `facts.key`; of a compiled one, or a
+    function, False.
+
+    Raises UnknownPolicy, BrokenPolicy.
+    """
+    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
+    factory: Any = find(table["name"])
+    code = getattr(getattr(factory, "pick", None), "__code__", None)
+    return "key" in getattr(code, "co_names", ()) or any(map(picks_by_key, _inner_specs(factory, table)))
+
+
 def is_built_in(spec: str | Mapping[str, Any]) -> bool:
     """Return whether a policy and those that it wraps are of the table, without a user's code."""
     table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec

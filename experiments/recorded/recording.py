@@ -49,6 +49,8 @@ ENDS = (
 OK = ENDS.index("ok")
 TUNNEL = ENDS.index("tunnel")
 
+Keys = tuple[str | None, ...]
+
 LARGEST_BLOCK = 1 << 20
 """Largest block in bytes, compressed and decompressed; a balancer writes some 30,000."""
 
@@ -155,6 +157,13 @@ class Recording:
     def regions(self) -> tuple[str, ...]:
         """Regions in order of first appearance."""
         return tuple(dict.fromkeys(endpoint.region for endpoint in self.endpoints))
+
+    @property
+    def keys(self) -> Keys:
+        """Key of each request, hashed; empty if the requests have none, as in other proxies' logs."""
+        numbers = self.rows["key"].tolist()
+        names = {number: f"{number:x}" for number in {*numbers} - {0}}
+        return tuple(map(names.get, numbers)) if names else ()
 
     @property
     def total(self) -> Floats:

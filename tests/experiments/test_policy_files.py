@@ -156,6 +156,33 @@ def test_text_with_a_colon_is_no_module(here: Path) -> None:
         assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
 
 
+KEYED = """
+class Keyed:
+    def pick(self, facts, available, now): return available[len(facts.key or "")]
+"""
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_policies_that_pick_by_key_are_named_where_requests_have_none(here: Path) -> None:
+    """Also those of users, and those that are wrapped; once, and nothing where there are none."""
+    (here / "a.py").write_text(KEYED)
+    (here / "grid.toml").write_text(
+        'name = "g"\nscenarios = ["steady"]\nseeds = 2\nquick = true\npolicies = ["random", "ring-hash", '
+        '"a.py:Keyed", { label = "wrapped", policy = { name = "region-aware", inner = "maglev" } }]\n'
+    )
+    run = ["run", "steady", "--simulated", "--quick", "--out"]
+    said = "Requests here have no keys, so these pick as they do without one: "
+    for arguments, labels in (
+        ([*run, "one", "--policies", "ring-hash,a.py:Keyed,random"], "ring-hash, Keyed."),
+        ([*run, "two", "--policies", "round-robin,random"], ""),
+        (["sweep", "grid.toml", "--workers", "1"], "ring-hash, Keyed, wrapped."),
+    ):
+        ran = CliRunner().invoke(cli, arguments, catch_exceptions=False, env={"COLUMNS": "300"})
+        assert ran.exit_code == 0
+        assert ran.output.count(said) == bool(labels)
+        assert said + labels in ran.output or not labels
+
+
 def test_time_of_day_in_a_scenario_is_refused(here: Path) -> None:
     """And not given to the policy as a text."""
     (here / "a.py").write_text(ORDERED)
