@@ -137,20 +137,43 @@ class PolicySpec(PlainPolicy):
         """Whether both are the same policies with the same options, of the same versions of their files."""
         return self == other and self.library.versions == other.library.versions
 
-    def make(self, rng: Random) -> Policy:
-        """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option."""
-        policy = self.alone(rng, "policy", self.library)
-        canary = self.canary
+    def make(self, rng: Random, before: tuple[PolicySpec, Policy] | None = None) -> Policy:
+        """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option.
+
+        `before` are a specification and its policy. What stays the same in the same place is kept, with what it has
+        learned; counts begin anew.
+        """
+        kept = [] if before is None else list(zip(before[0].identities(), plain(before[1]), strict=True))
+        policies: list[Policy] = []
+        for place, identity in zip(self.parts(), self.identities(), strict=True):
+            known = [policy for other, policy in kept if other == identity]
+            own = randomness(rng) if "shadow" in place else rng
+            policies += known or [self.parts()[place].alone(own, dotted(place), self.library)]
+        policy, canary = policies[0], self.canary
         if canary is not None:
-            candidate = canary.alone(rng, "policy.canary", self.library)
-            by_key = canary.by == "key"
-            policy = Canary(
-                (self.label, policy), (canary.label, candidate), rng, share=canary.share, by_key=by_key
-            )
+            arms = (self.label, policy), (canary.label, policies[1])
+            policy = Canary(*arms, rng, share=canary.share, by_key=canary.by == "key")
         if self.shadow:
             labels = labels_of(each.name for each in self.shadow)
-            policy = Shadowed(policy, [
-                Shadow(labels[number], each.alone(randomness(rng), f"policy.shadow.{number}", self.library))
-                for number, each in enumerate(self.shadow)
-            ])  # fmt: skip
+            policy = Shadowed(policy, list(map(Shadow, labels, policies[-len(labels) :])))
         return policy
+
+    def identities(self) -> list[Any]:
+        """Return what makes each policy of `parts` itself: its place, name and options, the versions of its files."""
+        source = self.library.source_of
+        return [
+            (
+                place[:2],
+                part.name,
+                part.options,
+                [source(name).version for name in part.references(self.library)],
+            )
+            for place, part in self.parts().items()
+        ]
+
+
+def plain(policy: Policy) -> list[Policy]:
+    """Return the policies of which `PolicySpec.make` has made this one, in the order of `parts`."""
+    shadows = [shadow.policy for shadow in policy.shadows] if isinstance(policy, Shadowed) else []
+    live = policy.live if isinstance(policy, Shadowed) else policy
+    return [*([arm.policy for arm in live.arms] if isinstance(live, Canary) else [live]), *shadows]
