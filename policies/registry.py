@@ -131,7 +131,18 @@ def known() -> list[str]:
 
 def describe() -> dict[str, str]:
     """Return name -> one-line description. For a plug-in that cannot be loaded this is the error."""
-    return {name: _describe(name) for name in known()}
+    return {name: description_of(name) for name in known()}
+
+
+def broken() -> dict[str, str]:
+    """Return name -> error of the plug-ins that cannot be loaded."""
+    errors = {}
+    for name in _plugins():
+        try:
+            find(name)
+        except BrokenPolicy as error:
+            errors[name] = str(error)
+    return errors
 
 
 def make(
@@ -307,7 +318,8 @@ def _plugins() -> dict[str, EntryPoint]:
     return {plugin.name: plugin for plugin in entry_points(group=GROUP)}
 
 
-def _describe(name: str) -> str:
+def description_of(name: str) -> str:
+    """Return the first line of the docstring of a policy, or why it cannot be loaded."""
     try:
         text = inspect.getdoc(find(name)) or ""
     except BrokenPolicy as error:

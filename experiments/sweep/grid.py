@@ -99,9 +99,10 @@ Competitor = Annotated[
 
 
 def every_policy(value: object) -> object:
-    """Expand `policies = "all"`, and label classes of one name in different files by these, as `run` does."""
+    """Expand `policies = "all"` to what can be loaded, and label classes of one name in different files by these, as
+    `run` does."""
     if not isinstance(value, list | tuple):
-        return registry.known() if value == EVERYTHING else value
+        return sorted({*registry.known()} - registry.broken().keys()) if value == EVERYTHING else value
     names = dict.fromkeys(one for one in value if isinstance(one, str))
     references = [one for one in names if FILE.fullmatch(one) or MODULE.fullmatch(one)]
     labels = dict(zip(references, labels_of(references), strict=True))

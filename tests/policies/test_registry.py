@@ -10,7 +10,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from experiments.__main__ import cli
+from experiments.sweep.grid import EVERYTHING, every_policy
 from policies import BadPolicyOption, BrokenPolicy, UnknownPolicy, describe, from_spec, known, make, registry
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.region_aware import RegionAware
@@ -222,5 +225,13 @@ def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
     publish("import nothing_of_that_name", "broken = elsewhere:Gone")
     with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(elsewhere:Gone\) cannot be loaded"):
         make("broken", {}, Random(1))
-    assert "cannot be loaded" in describe()["broken"]
+    assert "cannot be loaded" in describe()["broken"] == registry.broken()["broken"]
+    assert every_policy(EVERYTHING) == sorted(registry.TABLE)
+    ran = CliRunner().invoke(
+        cli, ["sweep", "--quick", "--dry-run", "--scenarios", "steady"], catch_exceptions=False
+    )
+    assert (
+        ran.exit_code,
+        ran.output.count("Left out: policy 'broken' (elsewhere:Gone) cannot be loaded"),
+    ) == (0, 1)
     assert make("random", {}, Random(1))
