@@ -196,58 +196,40 @@ def reads_reports(spec: str | Mapping[str, Any]) -> bool:
 
     Raises UnknownPolicy, BrokenPolicy.
     """
-    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
-    factory = find(table["name"])
-    if getattr(factory, "reads_reports", table["name"] not in TABLE):
-        return True
-    return any(map(reads_reports, _inner_specs(factory, table)))
+    return any(getattr(find(name), "reads_reports", name not in TABLE) for name in names_in(spec))
 
 
 def picks_by_key(spec: str | Mapping[str, Any]) -> bool:
-    """Return whether the `pick` of a policy, or of one that it wraps, reads `facts.key`; of a compiled one, or a
-    function, False.
-
-    Raises UnknownPolicy, BrokenPolicy.
-    """
-    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
-    factory: Any = find(table["name"])
-    code = getattr(getattr(factory, "pick", None), "__code__", None)
-    return "key" in getattr(code, "co_names", ()) or any(map(picks_by_key, _inner_specs(factory, table)))
+    """Return whether the `pick` of a policy, or of one that it wraps, reads `facts.key`; False if it is compiled."""
+    picks = [getattr(find(name), "pick", None) for name in names_in(spec)]
+    return any("key" in getattr(getattr(pick, "__code__", None), "co_names", ()) for pick in picks)
 
 
 def is_built_in(spec: str | Mapping[str, Any]) -> bool:
     """Return whether a policy and those that it wraps are of the table, without a user's code."""
-    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
-    factory = TABLE.get(table["name"])
-    return factory is not None and all(map(is_built_in, _inner_specs(factory, table)))
+    return all(name in TABLE for name in names_in(spec))
 
 
 def references_in(spec: str | Mapping[str, Any], library: Library = LIBRARY) -> Iterator[str]:
-    """Yield the references to files and modules of a policy and those that it wraps, each before it is loaded.
+    """Yield the files and modules that a policy and those that it wraps name, as `names_in` does."""
+    return filter(is_reference, names_in(spec, library))
 
-    Raises BrokenPolicy.
-    """
-    name = spec if isinstance(spec, str) else spec.get("name")
+
+def names_in(spec: str | Mapping[str, Any], library: Library = LIBRARY) -> Iterator[str]:
+    """Yield the names of a policy and those that it wraps, each before it is loaded. Raises BrokenPolicy."""
+    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
+    name = table.get("name")
     if not isinstance(name, str):
         return
-    if is_reference(name):
-        yield name
+    yield name
     try:
-        factory = find(name, library)
+        options = options_of(find(name, library))
     except UnknownPolicy:  # which is refused when it is made, or is an oracle
         return
-    for inner in _inner_specs(factory, {} if isinstance(spec, str) else spec):
-        yield from references_in(inner, library)
-
-
-def _inner_specs(factory: Factory, table: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
-    """Return the specifications of the policies that a policy wraps."""
-    inner = [
-        table.get(name, option.default)
-        for name, option in options_of(factory).items()
-        if option.annotation == PolicyMaker
-    ]
-    return [one for one in inner if isinstance(one, str | Mapping)]
+    for option, parameter in options.items():
+        inner = table.get(option, parameter.default)
+        if parameter.annotation == PolicyMaker and isinstance(inner, str | Mapping):
+            yield from names_in(inner, library)
 
 
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
@@ -260,21 +242,16 @@ def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
 
 def meanings_of(factory: Factory) -> dict[str, str]:
     """Return option -> meaning of the options of `factory` that are annotated as `Annotated[TYPE, "meaning"]`."""
-    return {name: parts[-1] for name, parts in _stated(factory, str).items()}
+    stated = [(name, part) for name, (_, parts) in _options(factory).items() for part in parts]
+    return {name: part for name, part in stated if isinstance(part, str)}
 
 
 def bounds_of(factory: Factory) -> dict[str, list[Bound]]:
-    """Return option -> bounds of the options of `factory` that are annotated as `Annotated[TYPE, …, above(0)]`."""
-    return _stated(factory, Bound)
-
-
-def _stated(factory: Factory, kind: Any) -> dict[str, list[Any]]:
-    """Return option -> what its annotation states of this kind, if anything."""
-    found = {
-        name: [part for part in all_ if isinstance(part, kind)]
-        for name, (_, all_) in _options(factory).items()
+    """Return option -> bounds of `factory`'s options, which are annotated as `Annotated[TYPE, …, above(0)]`."""
+    return {
+        name: [part for part in parts if isinstance(part, Bound)]
+        for name, (_, parts) in _options(factory).items()
     }
-    return {name: parts for name, parts in found.items() if parts}
 
 
 Options = dict[str, tuple[inspect.Parameter, list[Any]]]
@@ -331,14 +308,13 @@ def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library:
     allowed = (_options_of_built_in if name in TABLE else _options)(factory)
     if "name" in allowed:
         raise BrokenPolicy(f"'{name}': an option must not be called name, which is the policy's")
+    everything = inspect.signature(factory).parameters
     for option in options:
         if option not in allowed:
             close = get_close_matches(option.lower(), allowed, n=1)
             hint = f"did you mean '{close[0]}'? Its" if close else "its"
             has = f"{hint} options: {', '.join(sorted(allowed))}" if allowed else "it has none"
-            star = "; options follow a * in its constructor" * (
-                option in inspect.signature(factory).parameters
-            )
+            star = "; options follow a * in its constructor" * (option in everything)
             raise BadPolicyOption(option, f"'{name}' has no such option; {has}{star}")
     for option, (parameter, _) in allowed.items():
         if parameter.default is parameter.empty and option not in options:

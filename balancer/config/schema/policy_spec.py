@@ -48,9 +48,10 @@ class PlainPolicy(BaseModel):
         """The name for logs and the terminal: of FILE.py:CLASS the class."""
         return label_of(self.name)
 
-    def references(self, library: Library) -> Iterator[str]:
-        """Yield the files and modules that the policy and those that it wraps name, each before it is loaded."""
-        return registry.references_in({"name": self.name, **self.options}, library)
+    @property
+    def table(self) -> dict[str, Any]:
+        """Name and options, as the registry takes them."""
+        return {"name": self.name, **self.options}
 
     def alone(self, rng: Random, path: str, library: Library) -> Policy:
         """Build the policy. Raises `PoliciesError` for an unknown name or option, and for a missing extra."""
@@ -70,7 +71,7 @@ class PlainPolicy(BaseModel):
         Raises `PoliciesError` as `alone` does, and for a fault of the policy.
         """
         policy = self.alone(Random(0), path, library)
-        if not registry.is_built_in({"name": self.name, **self.options}):
+        if not registry.is_built_in(self.table):
             require_pick(policy, endpoints, region)
 
 
@@ -126,7 +127,8 @@ class PolicySpec(PlainPolicy):
     @property
     def named(self) -> Iterator[str]:
         """The references of the policy, its canary and its shadows, each before it is loaded."""
-        return chain.from_iterable(part.references(self.library) for part in self.parts().values())
+        parts = self.parts().values()
+        return chain.from_iterable(registry.references_in(part.table, self.library) for part in parts)
 
     def require_picks(self, endpoints: Collection[Endpoint], region: str | None) -> None:
         """Let the policy, its canary and its shadows pick over these endpoints. Raises `PoliciesError`."""
@@ -145,10 +147,10 @@ class PolicySpec(PlainPolicy):
         """
         kept = [] if before is None else list(zip(before[0].identities(), plain(before[1]), strict=True))
         policies: list[Policy] = []
-        for place, identity in zip(self.parts(), self.identities(), strict=True):
-            known = [policy for other, policy in kept if other == identity]
+        for (place, part), identity in zip(self.parts().items(), self.identities(), strict=True):
             own = randomness(rng) if "shadow" in place else rng
-            policies += known or [self.parts()[place].alone(own, dotted(place), self.library)]
+            known = [policy for other, policy in kept if other == identity]
+            policies += known or [part.alone(own, dotted(place), self.library)]
         policy, canary = policies[0], self.canary
         if canary is not None:
             arms = (self.label, policy), (canary.label, policies[1])
@@ -160,13 +162,12 @@ class PolicySpec(PlainPolicy):
 
     def identities(self) -> list[Any]:
         """Return what makes each policy of `parts` itself: its place, name and options, the versions of its files."""
-        source = self.library.source_of
+        library = self.library
         return [
             (
                 place[:2],
-                part.name,
-                part.options,
-                [source(name).version for name in part.references(self.library)],
+                part.table,
+                [library.source_of(one) for one in registry.references_in(part.table, library)],
             )
             for place, part in self.parts().items()
         ]
