@@ -128,6 +128,7 @@ class ClusterRecording:
         cluster, policy = self._control_plane.cluster, self._control_plane.policy
         return {
             "home_region": cluster.home_region,
+            "keyed": cluster.key_of is not None,
             "policy": {"name": policy.name, **policy.options},
             "endpoints": [
                 {"id": state.id, "region": state.region, "weight": state.endpoint.weight}

@@ -183,6 +183,30 @@ def test_policies_that_pick_by_key_are_named_where_requests_have_none(here: Path
         assert said + labels in ran.output or not labels
 
 
+def test_retries_and_hedges_have_the_key_of_their_request(here: Path) -> None:
+    """A policy that rejects whatever has none rejects nothing."""
+    (here / "a.py").write_text(
+        "from policies.errors import Overloaded\nclass Strict:\n"
+        " def pick(self, facts, available, now):\n"
+        "  if facts.key is None: raise Overloaded\n"
+        "  return available[0]\n"
+    )
+    rows = "".join(f"{number / 100},user-{number % 9}\n" for number in range(1000))
+    (here / "arrivals.csv").write_text(f"at,key\n{rows}")
+    scenario = Scenario.model_validate({
+        "name": "keyed", "question": "?", "baseline": "a", "home_region": "here", "warmup": 0,
+        "load": {"mode": "open", "arrivals": "replay", "file": "arrivals.csv", "duration": 10.0},
+        "balancer": {"hedging": {"enabled": True, "share": 0.2}, "retries": 2},
+        "regions": [{"name": "here", "workers": 2, "rtt": 0.001, "service": "lognormal:5ms,1.5", "slots": 9}],
+        "events": [{"at": 5.0, "kind": "down", "target": "here-0"}],
+        "entries": [{"label": "a", "policy": f"{here}/a.py:Strict"}],
+    })  # fmt: skip
+    run = simulate(scenario, scenario.entries[0], 0, 0, 1)
+    status = run.facts.status
+    assert min(status["retried"], status["hedged"]) > 0
+    assert run.samples.ok.all()
+
+
 def test_time_of_day_in_a_scenario_is_refused(here: Path) -> None:
     """And not given to the policy as a text."""
     (here / "a.py").write_text(ORDERED)

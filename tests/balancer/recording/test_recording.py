@@ -129,6 +129,7 @@ async def test_key_that_the_policy_sees_is_recorded(
         await stage.ask(get(target, b"X-User: " + user))
     one, other, again = (row["key"] for row in recorded.rows())
     assert one == again != other
+    assert [content["keyed"] for kind, content in recorded.blocks() if kind == "S"] == [True]
 
 
 async def test_paths_are_recorded_if_configured(stage: Stage, recorded: RecordedStage) -> None:
