@@ -4,20 +4,23 @@ Built-in policies are in one table; other packages add theirs under the entry-po
 cannot replace a built-in one. `FILE.py:CLASS` and `MODULE:CLASS` name a class directly.
 
 A policy is made by calling its factory: `factory(rng, **options)`. Its keyword-only parameters are its options; their
-annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain, and may state what they mean
-and their bounds: `Annotated[float, "meaning", above(0)]`. Both are checked here; a class that is called directly checks
-neither.
+annotations (float, int, str, bool, Literal, PolicyMaker; each also with `| None`) define what a configuration may
+contain, and may state what they mean and their bounds: `Annotated[float, "meaning", above(0)]`. Both are checked here;
+a class that is called directly checks neither. With any other annotation an option is whatever JSON can express, and
+each instance gets a copy of its own.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
-from typing import Any, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from policies.algorithms.aperture import Aperture
 from policies.algorithms.c3 import C3
@@ -128,7 +131,18 @@ def known() -> list[str]:
 
 def describe() -> dict[str, str]:
     """Return name -> one-line description. For a plug-in that cannot be loaded this is the error."""
-    return {name: _describe(name) for name in known()}
+    return {name: description_of(name) for name in known()}
+
+
+def broken() -> dict[str, str]:
+    """Return name -> error of the plug-ins that cannot be loaded."""
+    errors = {}
+    for name in _plugins():
+        try:
+            find(name)
+        except BrokenPolicy as error:
+            errors[name] = str(error)
+    return errors
 
 
 def make(
@@ -182,69 +196,107 @@ def reads_reports(spec: str | Mapping[str, Any]) -> bool:
 
     Raises UnknownPolicy, BrokenPolicy.
     """
-    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
-    factory = find(table["name"])
-    if getattr(factory, "reads_reports", table["name"] not in TABLE):
-        return True
-    return any(map(reads_reports, _inner_specs(factory, table)))
+    return any(getattr(find(name), "reads_reports", name not in TABLE) for name in names_in(spec))
+
+
+def picks_by_key(spec: str | Mapping[str, Any]) -> bool:
+    """Return whether the `pick` of a policy, or of one that it wraps, reads `facts.key`; False if it is compiled."""
+    picks = [getattr(find(name), "pick", None) for name in names_in(spec)]
+    return any("key" in getattr(getattr(pick, "__code__", None), "co_names", ()) for pick in picks)
 
 
 def is_built_in(spec: str | Mapping[str, Any]) -> bool:
     """Return whether a policy and those that it wraps are of the table, without a user's code."""
+    return all(name in TABLE for name in names_in(spec))
+
+
+def references_in(spec: str | Mapping[str, Any], library: Library = LIBRARY) -> Iterator[str]:
+    """Yield the files and modules that a policy and those that it wraps name, as `names_in` does."""
+    return filter(is_reference, names_in(spec, library))
+
+
+def names_in(spec: str | Mapping[str, Any], library: Library = LIBRARY) -> Iterator[str]:
+    """Yield the names of a policy and those that it wraps, each before it is loaded. Raises BrokenPolicy."""
     table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
-    factory = TABLE.get(table["name"])
-    return factory is not None and all(map(is_built_in, _inner_specs(factory, table)))
-
-
-def _inner_specs(factory: Factory, table: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
-    """Return the specifications of the policies that a policy wraps."""
-    inner = [
-        table.get(name, option.default)
-        for name, option in options_of(factory).items()
-        if option.annotation == PolicyMaker
-    ]
-    return [one for one in inner if isinstance(one, str | Mapping)]
+    name = table.get("name")
+    if not isinstance(name, str):
+        return
+    yield name
+    try:
+        options = options_of(find(name, library))
+    except UnknownPolicy:  # which is refused when it is made, or is an oracle
+        return
+    for option, parameter in options.items():
+        inner = table.get(option, parameter.default)
+        if parameter.annotation == PolicyMaker and isinstance(inner, str | Mapping):
+            yield from names_in(inner, library)
 
 
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
-    """Return the keyword-only parameters of `factory`, with annotations resolved."""
-    hints = get_type_hints(_made_by(factory))
-    parameters = inspect.signature(factory).parameters.values()
-    return {
-        p.name: p.replace(annotation=hints.get(p.name, Any)) for p in parameters if p.kind is p.KEYWORD_ONLY
-    }
+    """Return the keyword-only parameters of `factory`. Their annotations are types, without `| None`.
+
+    Raises BrokenPolicy.
+    """
+    return {name: option for name, (option, _) in _options(factory).items()}
 
 
 def meanings_of(factory: Factory) -> dict[str, str]:
     """Return option -> meaning of the options of `factory` that are annotated as `Annotated[TYPE, "meaning"]`."""
-    return {name: part for name, part in _stated(factory) if isinstance(part, str)}
+    stated = [(name, part) for name, (_, parts) in _options(factory).items() for part in parts]
+    return {name: part for name, part in stated if isinstance(part, str)}
 
 
-def bounds_of(factory: Factory) -> dict[str, Bound]:
-    """Return option -> bound of the options of `factory` that are annotated as `Annotated[TYPE, …, above(0)]`."""
-    return {name: part for name, part in _stated(factory) if isinstance(part, Bound)}
+def bounds_of(factory: Factory) -> dict[str, list[Bound]]:
+    """Return option -> bounds of `factory`'s options, which are annotated as `Annotated[TYPE, …, above(0)]`."""
+    return {
+        name: [part for part in parts if isinstance(part, Bound)]
+        for name, (_, parts) in _options(factory).items()
+    }
 
 
-def _stated(factory: Factory) -> Iterator[tuple[str, Any]]:
-    """Yield what the annotations of the options state beside the type, each with the name of its option."""
-    for name, hint in get_type_hints(_made_by(factory), include_extras=True).items():
-        for part in getattr(hint, "__metadata__", ()):
-            yield name, part
+Options = dict[str, tuple[inspect.Parameter, list[Any]]]
+"""Option -> its parameter, and what its annotation states beside the type."""
 
 
-_options_of_built_in, _bounds_of_built_in = cache(options_of), cache(bounds_of)
+def _options(factory: Factory) -> Options:
+    """Read the options of a factory. Other parameters may be annotated by what is imported for type checkers alone."""
+    made = factory.__init__ if inspect.isclass(factory) else factory
+    own = {p.name: p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    hints = {name: hint for name, hint in getattr(made, "__annotations__", {}).items() if name in own}
+    names = {each.__name__: each for each in getattr(factory, "__type_params__", ())}
+    known = getattr(inspect.unwrap(made), "__globals__", {})
+    try:
+        hints = get_type_hints(SimpleNamespace(__annotations__=hints), known, names, include_extras=True)
+        read = {name: _type_of(hints.get(name, Any)) for name in own}
+    except Exception as fault:  # an annotation that names nothing
+        code = getattr(made, "__code__", None)
+        place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+        raise BrokenPolicy(f"{place}the annotations of its options cannot be read: {fault}") from None
+    return {name: (own[name].replace(annotation=kind), stated) for name, (kind, stated) in read.items()}
+
+
+def _type_of(hint: Any) -> tuple[Any, list[Any]]:
+    """Return the type in an annotation, and what is stated beside it: within `| None` and `type NAME = …`, too."""
+    if hasattr(hint, "__value__"):
+        return _type_of(hint.__value__)
+    if hasattr(hint, "__metadata__"):
+        kind, stated = _type_of(hint.__origin__)
+        return kind, [*stated, *hint.__metadata__]
+    is_union = isinstance(hint, UnionType) or get_origin(hint) is Union
+    others = [one for one in get_args(hint) if one is not NoneType] if is_union else []
+    return _type_of(others[0]) if len(others) == 1 else (hint, [])
+
+
+_options_of_built_in = cache(_options)
 """The same of a policy of the table, read once: it takes longer than to make the policy."""
-
-
-def _made_by(factory: Factory) -> Callable[..., Any]:
-    return factory.__init__ if inspect.isclass(factory) else factory
 
 
 def _plugins() -> dict[str, EntryPoint]:
     return {plugin.name: plugin for plugin in entry_points(group=GROUP)}
 
 
-def _describe(name: str) -> str:
+def description_of(name: str) -> str:
+    """Return the first line of the docstring of a policy, or why it cannot be loaded."""
     try:
         text = inspect.getdoc(find(name)) or ""
     except BrokenPolicy as error:
@@ -253,27 +305,29 @@ def _describe(name: str) -> str:
 
 
 def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library: Library) -> dict[str, Any]:
-    read = (_options_of_built_in, _bounds_of_built_in) if name in TABLE else (options_of, bounds_of)
-    try:
-        allowed, bounds = read[0](factory), read[1](factory)
-    except Exception as fault:  # an annotation that names nothing
-        raise BrokenPolicy(f"'{name}': the annotations of its options cannot be read: {fault}") from None
+    allowed = (_options_of_built_in if name in TABLE else _options)(factory)
+    if "name" in allowed:
+        raise BrokenPolicy(f"'{name}': an option must not be called name, which is the policy's")
+    everything = inspect.signature(factory).parameters
     for option in options:
         if option not in allowed:
             close = get_close_matches(option.lower(), allowed, n=1)
             hint = f"did you mean '{close[0]}'? Its" if close else "its"
             has = f"{hint} options: {', '.join(sorted(allowed))}" if allowed else "it has none"
-            raise BadPolicyOption(option, f"'{name}' has no such option; {has}")
-    for option, parameter in allowed.items():
+            star = "; options follow a * in its constructor" * (option in everything)
+            raise BadPolicyOption(option, f"'{name}' has no such option; {has}{star}")
+    for option, (parameter, _) in allowed.items():
         if parameter.default is parameter.empty and option not in options:
             raise BadPolicyOption(option, f"'{name}' needs it")
-    return {
-        option: _argument(option, allowed[option].annotation, bounds.get(option), value, library)
-        for option, value in options.items()
-    }
+    return {option: _argument(option, *allowed[option], value, library) for option, value in options.items()}
 
 
-def _argument(option: str, annotation: Any, bound: Bound | None, value: Any, library: Library) -> Any:
+def _argument(
+    option: str, parameter: inspect.Parameter, stated: list[Any], value: Any, library: Library
+) -> Any:
+    annotation = parameter.annotation
+    if value is None and parameter.default is None:
+        return None
     if annotation == PolicyMaker:
         from_spec(value, Random(0), option, library)  # report errors in the inner policy's options now
         return partial(from_spec, value, library=library)
@@ -284,6 +338,13 @@ def _argument(option: str, annotation: Any, bound: Bound | None, value: Any, lib
         raise BadPolicyOption(option, f"must be {called}, got {value!r:.60}")
     if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also rejects NaN
         raise BadPolicyOption(option, f"must be {called} from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
-    if bound is not None and value not in bound:
+    choices = get_args(annotation) if get_origin(annotation) is Literal else (value,)
+    if value not in choices:
+        raise BadPolicyOption(option, f"must be one of {', '.join(map(str, choices))}, got {value!r:.60}")
+    for bound in (part for part in stated if isinstance(part, Bound) and value not in part):
         raise BadPolicyOption(option, f"must be {bound}, got {value!r:.60}")
-    return value
+    try:
+        return json.loads(json.dumps(value))  # the policy's own: it may change it
+    except (TypeError, ValueError):
+        allowed = "text, numbers, true or false, or lists and tables of these"
+        raise BadPolicyOption(option, f"must be {allowed}, got {value!r:.60}") from None

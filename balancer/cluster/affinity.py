@@ -73,19 +73,14 @@ class Stickiness:
         self._config = config
         self._secret = config.key.get_secret_value().encode() if config.key is not None else b""
         name = (config.cookie or config.header or "").encode()
-        self._find: Find = (CookieSearch(name, _TOKEN) if config.cookie else first_value_of(name)).search
-        self.key_of: KeyOf = _found(self._find)
+        find: Find = (CookieSearch(name, _TOKEN) if config.cookie else first_value_of(name)).search
+        self.key_of: KeyOf = _found(find)
         self._attributes = _attributes(config)
 
     def around(self, policy: Policy, counts: StickyCounts) -> Policy:
         """Wrap `policy` in a sticky one; requests without an affinity key are still placed by `policy`."""
         placement: Placement = ByToken(self._token) if self._config.cookie else ByRendezvous()
         return Sticky(policy, placement, counts)
-
-    def key_in(self, head: bytes) -> bytes | None:
-        """Return the affinity key in the bytes of a request head, None if there is none."""
-        match = self._find(head)
-        return match[1] if match is not None else None
 
     def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
         """Return the Set-Cookie line for a response of this endpoint, b"" if the client has that cookie already."""

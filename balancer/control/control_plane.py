@@ -22,7 +22,7 @@ from balancer.cluster.registry import EndpointRegistry, by_id
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.state_log import StateLog
 from balancer.config.problems import ConfigError, in_cluster
-from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.policy_spec import PolicySpec, plain
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.sticky import StickyConfig
 from balancer.errors import CommandRefused
@@ -153,7 +153,7 @@ class ControlPlane:
         Raises `ConfigError` or `PoliciesError`.
         """
         spec = config.settings.policy
-        policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
+        policy = None if spec.is_same_as(self.policy) else spec.make(self._rng, (self.policy, self._inner))
         self.registry.warm(config)  # again: the endpoints may have changed
 
         def commit() -> list[RemoteSource]:
@@ -231,8 +231,8 @@ class ControlPlane:
         self._share_prompts()
 
     def _share_prompts(self) -> None:
-        share = getattr(self._inner, "share", None)
-        if self._prompt_memory is not None and share is not None:
+        share = getattr(plain(self._inner)[0], "share", None)
+        if self._prompt_memory is not None and callable(share):
             share(self._prompt_memory)
 
     def _update_prompts(self) -> None:

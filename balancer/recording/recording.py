@@ -12,11 +12,12 @@ from math import inf
 from threading import Thread
 from typing import Any, Final, Protocol
 
-from balancer.cluster.affinity import Stickiness
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.sections import RecordConfig
 from balancer.errors import CommandRefused, LogFailed
+from balancer.http.h1.request_fields import RequestFields
+from balancer.http.h1.request_head import Request
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
@@ -31,7 +32,6 @@ class RecordedCluster(Protocol):
 
     cluster: Cluster
     policy: PolicySpec
-    stickiness: Stickiness | None
     recorder: Recorder | None
 
     def set_recorder(self, recorder: Recorder | None) -> None: ...
@@ -128,6 +128,7 @@ class ClusterRecording:
         cluster, policy = self._control_plane.cluster, self._control_plane.policy
         return {
             "home_region": cluster.home_region,
+            "keyed": cluster.key_of is not None,
             "policy": {"name": policy.name, **policy.options},
             "endpoints": [
                 {"id": state.id, "region": state.region, "weight": state.endpoint.weight}
@@ -141,7 +142,8 @@ class ClusterRecording:
         return pool.round_trip if pool is not None else 0.0
 
     def _key_of(self, entry: Entry) -> bytes:
-        """Return the session affinity key of a request, else its client's address. Called by the recorder's thread."""
-        stickiness = self._control_plane.stickiness
-        key = stickiness.key_in(entry.head) if stickiness is not None else None
-        return key if key is not None else forwarded_for(entry).partition(b",")[0].strip()
+        """Return the key of a request, else its client's address. Called by the recorder's thread."""
+        key_of, target = self._control_plane.cluster.key_of, entry.sent_target or entry.target
+        request = Request(entry.method, target, entry.head, entry.id, RequestFields(b""), entry.head)
+        key = None if key_of is None else key_of(request, entry.client)
+        return forwarded_for(entry).partition(b",")[0].strip() if key is None else key.encode("latin-1")

@@ -29,6 +29,7 @@ from experiments.running.progress import CampaignProgress, remaining
 from experiments.running.runner import Observer, Observers, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
+from experiments.scenario.supported import doubts_about_keys
 from experiments.scenario.thresholds import parse_threshold
 from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.verdict.contest import contest_of
@@ -80,6 +81,8 @@ def run_campaign(
         console.print(Text(note))
     if scenario.load.file and (failed := failed_in(scenario.load.file)):
         console.print(Text(f"{scenario.load.file}: {failed} failed request{'s' * (failed != 1)} left out"))
+    for line in doubts_about_keys(scenario.without_keys(runner.name == "simulated")):
+        console.print(Text(line, style="yellow"))
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"

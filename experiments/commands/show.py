@@ -26,7 +26,7 @@ Examples:
   experiments show                              the scenarios that come with the package
   experiments show regions                      a packaged scenario, or a TOML file
   experiments show random-1                     the scenario drawn at random from seed 1
-  experiments show c3                           a policy and its options
+  experiments show c3                           a policy and its options; also FILE.py:CLASS or MODULE:CLASS
   experiments show results/first                a results directory, without drawing its report
   experiments show results/first.sqlite         every policy under every scenario of a sweep, and why cells failed
   experiments show results/first.sqlite --measure p50
@@ -51,7 +51,7 @@ def show(what: str | None, grid: str | None, measure: str | None) -> None:
     if not path.exists() and below.exists():
         path = below
     names_scenario = what is not None and is_scenario(what) and not (is_drawn(what) and path.exists())
-    names_policy = not names_scenario and not path.exists() and what in registry.known()
+    names_policy = not names_scenario and not path.exists() and (what in registry.known() or ":" in str(what))
     if not (names_scenario or names_policy or path.is_dir()):
         show_catalogue(path, grid, measure, console_here())
         return
@@ -87,10 +87,10 @@ def show_policy(name: str, console: Console) -> None:
     try:
         factory = registry.find(name)
         options, meanings = registry.options_of(factory), registry.meanings_of(factory)
-        bounds = {name: str(bound) for name, bound in registry.bounds_of(factory).items()}
+        bounds = {name: " and ".join(map(str, found)) for name, found in registry.bounds_of(factory).items()}
     except PoliciesError as error:  # of a plug-in that cannot be loaded
         raise BadInputError(str(error)) from None
-    console.print(Text(f"{name}: {registry.describe()[name]}", style="bold"))
+    console.print(Text(f"{name}: {registry.description_of(name)}", style="bold"))
     facts = [
         (key, "; ".join(filter(None, (default_in_words(one), meanings.get(key), bounds.get(key)))))
         for key, one in options.items()
@@ -100,7 +100,8 @@ def show_policy(name: str, console: Console) -> None:
     if parts := getattr(factory, "cost_parts", None):
         console.print(Text("cost of an endpoint, in seconds, the sum of:"))
         print_facts([*parts.items()], console)
-    console.print(Text("See docs/policies.md."))
+    if name in registry.TABLE:
+        console.print(Text("See docs/policies.md."))
 
 
 def default_in_words(option: Parameter) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from experiments.commands.options import PARQUET, command_line, named, require_none
 from experiments.sweep.grid import EVERYTHING, OURS, Grid, checked_grid, load_grid
+from policies import registry
 from policies.loading.reference import located_here
 
 EPILOG = """\b
@@ -99,6 +101,8 @@ def sweep(
         require_none(own, "only without GRID, which states it itself")
         chosen = load_grid(grid)
     console = console_here()
+    for error in registry.broken().values() if grid is None and policies is None else ():
+        console.print(Text(f"Left out: {error}", style="yellow"), soft_wrap=True)
     if dry_run:
         return count(chosen, console)
     options = SweepOptions(

@@ -23,6 +23,7 @@ from experiments.recorded.proxy_logs import FORMATS, read_proxy_logs
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
 from experiments.scenario.overrides import require_policy
+from experiments.scenario.supported import doubts_about_keys
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, region_in_words
 from experiments.what_if.fit import RegionFit, fit, longest_span
 from policies.loading.reference import located_here
@@ -136,6 +137,8 @@ def what_if(
     fitted = list(fit(read, slots))
     question = Question(checked(lost, fitted, read.regions), chosen(policies, read), blocks, seed)
     introduce(console, read, fitted)
+    for line in doubts_about_keys([] if read.keys else question.policies.items()):
+        console.print(Text(line, style="yellow"))
     if name != "steelyard" and not round_trips:
         doubt_distances(console, fitted)
     if left_out:
@@ -194,8 +197,10 @@ def with_round_trips(recording: Recording, given: tuple[str, ...]) -> Recording:
 
 
 def write_instants(recording: Recording, path: Path) -> None:
-    """Write arrivals to a file that a scenario can replay."""
-    path.write_text("".join(f"{instant:.9f}\n" for instant in recording.instants), encoding="ascii")
+    """Write arrivals, with their keys if they have any, to a file that a scenario can replay."""
+    keys = recording.keys or [None] * len(recording)
+    rows = (f"{at:.9f},{key or ''}\n" for at, key in zip(recording.instants, keys, strict=True))
+    path.write_text("instant,key\n" * bool(recording.keys) + "".join(rows), encoding="ascii")
 
 
 def checked(lost: tuple[str, ...], regions: list[RegionFit], others: Sequence[str] = ()) -> tuple[str, ...]:

@@ -1,33 +1,40 @@
 """Recorded arrivals: a recording of the balancer, a trace of inference, or text with a request per line, its instant in
 seconds.
 
-Of text only the first column is read, up to a comma or a space; `#` begins a comment. Instants count from the first, so
-a recording may begin at any time of day.
+Of text only the first column is read, up to a comma or a space, and one that the first line calls `key`; `#` begins a
+comment. Instants count from the first, so a recording may begin at any time of day.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 from experiments.errors import BadInputError
 from experiments.recorded.inference_trace import is_trace, read_lines, read_trace
-from experiments.recorded.recording import is_recording, read_recording
+from experiments.recorded.recording import Keys, is_recording, read_recording
 from experiments.run_data import Floats
 
 
-@lru_cache(maxsize=8)
 def recorded(path: str) -> Floats:
     """Ascending instants in seconds from the first, shape (n,). Raises `BadInputError` naming the line."""
+    return requests_in(path)[0]
+
+
+@lru_cache(maxsize=8)
+def requests_in(path: str) -> tuple[Floats, Keys]:
+    """The instants, and the key of each request; no keys if the file has none. Raises as `recorded` does."""
     if is_recording(Path(path)):
-        counted = read_recording([Path(path)]).instants
+        recording = read_recording([Path(path)])
+        counted, keys = recording.instants, recording.keys
     else:
-        counted = read_trace(path).instants if is_trace(path) else read_text(path)
+        counted, keys = (read_trace(path).instants, ()) if is_trace(path) else read_text(path)
     counted.flags.writeable = False  # cached and shared by all callers
-    return counted
+    return counted, keys
 
 
 def quantum_of(path: str) -> float:
@@ -45,25 +52,31 @@ def spread(instants: Floats, quantum: float, rng: np.random.Generator) -> Floats
     return np.sort(instants + rng.uniform(0.0, quantum, len(instants))) if quantum else instants
 
 
-def read_text(path: str) -> Floats:
-    """Ascending instants of a text file. Raises `BadInputError` naming the line."""
+def read_text(path: str) -> tuple[Floats, Keys]:
+    """Ascending instants of a text file, and keys. Raises `BadInputError` naming the line."""
     lines = read_lines(path)
-    instants = np.sort(
-        [instant for number, line in enumerate(lines, 1) for instant in read(path, number, line)]
-    )
-    if not len(instants):
+    head = words_of(lines[0])
+    column = head.index("key") if "key" in head else 0
+    found = [one for number, line in enumerate(lines, 1) for one in read(path, number, line, column)]
+    if not found:
         raise BadInputError(f"load.file: {path} holds no instant")
-    return np.asarray(instants - instants[0], dtype=np.float64)
+    found.sort(key=itemgetter(0))
+    instants = np.array([instant for instant, _ in found], dtype=np.float64)
+    return instants - instants[0], tuple(key for _, key in found) if column else ()
 
 
-def read(path: str, number: int, line: str) -> list[float]:
-    """Instant of one line, or none if it has only a comment or, as the first line, column names. That line may begin
-    with a byte order mark."""
-    words = line.removeprefix("\ufeff" * (number == 1)).partition("#")[0].replace(",", " ").split()
+def words_of(line: str) -> list[str]:
+    return line.partition("#")[0].replace(",", " ").split()
+
+
+def read(path: str, number: int, line: str, column: int) -> list[tuple[float, str | None]]:
+    """Instant and key of one line, or none if it has only a comment or, as the first line, column names. That line may
+    begin with a byte order mark."""
+    words = words_of(line.removeprefix("\ufeff" * (number == 1)))
     try:
         found = [float(words[0])] if words else []
     except ValueError:
         found = [] if number == 1 and re.match(r'"?[^\W\d]', words[0]) else [np.nan]
     if found and not np.isfinite(found[0]):
         raise BadInputError(f"load.file: {path}, line {number}: {words[0][:40]!r} is no number of seconds")
-    return found
+    return [(instant, words[column] if 0 < column < len(words) else None) for instant in found]

@@ -49,6 +49,8 @@ ENDS = (
 OK = ENDS.index("ok")
 TUNNEL = ENDS.index("tunnel")
 
+Keys = tuple[str | None, ...]
+
 LARGEST_BLOCK = 1 << 20
 """Largest block in bytes, compressed and decompressed; a balancer writes some 30,000."""
 
@@ -88,6 +90,7 @@ class Start(Content):
     began: float = Field(ge=0, le=1e11, allow_inf_nan=False)
     policy: NamedPolicy
     home_region: PrintableName | None = None
+    keyed: bool = False
 
 
 class PolicyChange(Content, title="change"):
@@ -129,9 +132,10 @@ class RecordedEndpoint:
 @dataclass(frozen=True, slots=True)
 class Recording:
     """A merged recording. `rows` has the fields of `ROW`, shape (n,), by arrival; `at` in seconds from the first,
-    `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start; `changes`
-    are the later policies, each with its instant in seconds from the first arrival. `dropped` requests were not
-    recorded. `left_out` earlier recordings in the same files do not overlap with this one.
+    `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start;
+    `changes` are the later policies, each with its instant in seconds from the first arrival. `dropped` requests
+    were not recorded. `keyed`: the policy saw the keys of `rows`. `left_out` earlier recordings in the same files
+    do not overlap with this one.
     """
 
     rows: NDArray[Any]
@@ -142,6 +146,7 @@ class Recording:
     dropped: int
     left_out: int
     changes: tuple[tuple[float, dict[str, Any]], ...] = ()
+    keyed: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,6 +160,13 @@ class Recording:
     def regions(self) -> tuple[str, ...]:
         """Regions in order of first appearance."""
         return tuple(dict.fromkeys(endpoint.region for endpoint in self.endpoints))
+
+    @property
+    def keys(self) -> Keys:
+        """Key of each request, hashed; empty if the policy saw none, as in other proxies' logs."""
+        numbers = self.rows["key"].tolist() if self.keyed else []
+        names = {number: f"{number:x}" for number in {*numbers}}
+        return tuple(map(names.get, numbers))
 
     @property
     def total(self) -> Floats:
@@ -242,7 +254,9 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     dropped = sum(segment.dropped for segment in segments)
     known = tuple(endpoints.values())
     changes = changes_of(segments[-1], began)
-    return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out, changes)
+    return Recording(
+        rows, known, began, about.policy, about.home_region, dropped, left_out, changes, about.keyed
+    )
 
 
 def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, Any]], ...]:

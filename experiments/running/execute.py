@@ -33,7 +33,6 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import RunningScenario
 from policies import registry
 from policies.errors import PoliciesError
-from policies.loading.reference import references_in
 
 
 def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName = "measured") -> Campaign:
@@ -59,8 +58,9 @@ def policy_files(scenario: Scenario) -> tuple[PolicyFile, ...]:
     """
     if isinstance(scenario, RunningScenario):
         return ()
-    names = [name for entry in scenario.entries for name in references_in(entry.policy.model_dump())]
     try:
+        specs = [entry.policy.model_dump() for entry in scenario.entries]
+        names = [name for spec in specs for name in registry.references_in(spec)]
         sources = [registry.LIBRARY.source_of(name) for name in dict.fromkeys(names)]
     except PoliciesError as error:
         raise BadInputError(f"policies: {error}") from None

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from experiments.recorded.instants import quantum_of, recorded
+from experiments.recorded.instants import quantum_of, recorded, requests_in
+from experiments.recorded.recording import Keys
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 from workers.durations import parse_duration
 
@@ -126,6 +127,11 @@ class Load(Model):
     def is_replay(self) -> bool:
         """Whether every run has the requests of the same record."""
         return self.mode == "open" and self.arrivals == "replay"
+
+    @property
+    def keys(self) -> Keys:
+        """Keys of the requests, if they replay a recording that has some. Raises `BadInputError`."""
+        return requests_in(self.file or "")[1] if self.is_replay else ()
 
     @property
     def unread(self) -> dict[str, str]:

@@ -52,7 +52,7 @@ def overridden(scenario: Scenario, given: Overrides) -> Scenario:
     raw |= present(changes)
     raw["load"] |= present(load)
     entries = competing(scenario, given.policies, mode)
-    raw["entries"] = [entry.model_dump(mode="json") for entry in entries]
+    raw["entries"] = [entry.model_dump() for entry in entries]  # options as they are
     labels = [entry.label for entry in entries]
     raw["baseline"] = scenario.baseline if scenario.baseline in labels else labels[0]
     chosen = checked(raw)

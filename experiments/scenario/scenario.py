@@ -314,6 +314,11 @@ class Scenario(Model):
         """Description of the entry's load, such as `batch 100` or `180 requests/s, poisson`."""
         return self.load_of(entry).in_words
 
+    def without_keys(self, is_simulated: bool = True) -> list[tuple[str, dict[str, Any]]]:
+        """Labels and policies of the entries, if their requests have no keys; those of running balancers may have."""
+        has_keys = self.inference is not None or not self.regions or (is_simulated and self.load.keys)
+        return [] if has_keys else [(entry.label, entry.policy.model_dump()) for entry in self.entries]
+
     def balancer_settings(self, entry: Entry) -> dict[str, Any]:
         """Balancer settings for this entry, apart from policy and endpoints."""
         return merged(self.balancer, entry.balancer)

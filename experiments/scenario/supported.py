@@ -5,14 +5,15 @@ Every key of a scenario is either implemented by the runs for which it is meant 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from experiments.errors import BadInputError
 from experiments.scenario.balancer_keys import complaint_about
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.places import TLS
 from experiments.scenario.scenario import Entry, Scenario
-from policies.registry import reads_reports
+from policies.registry import picks_by_key, reads_reports
 
 ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
 
@@ -54,6 +55,13 @@ def require_simulated_entry(scenario: Scenario, entry: Entry) -> None:
 
 def reads_reports_of(entry: Entry) -> bool:
     return not is_oracle(entry.policy.name) and reads_reports(entry.policy.model_dump())
+
+
+def doubts_about_keys(policies: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a sentence if some of these policies, with their labels, pick by the key that requests here have not."""
+    labels = {label: None for label, spec in policies if not is_oracle(spec["name"]) and picks_by_key(spec)}
+    if labels:
+        yield f"Requests here have no keys, so these pick as they do without one: {', '.join(labels)}."
 
 
 def complaints(scenario: Scenario) -> Iterator[str]:

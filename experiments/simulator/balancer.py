@@ -132,7 +132,10 @@ class SimulatedBalancer(BalancerBase):
 
     def start(self, number: int, demand: Batch, now: float) -> None:
         self.requests += 1
-        self.send(number, demand, self._first, now, False)
+        keys, facts = self._client.keys, self._first
+        if keys:
+            facts = RequestFacts(region=facts.region, key=keys[number])
+        self.send(number, demand, facts, now, False)
 
     def send(
         self,
@@ -316,7 +319,7 @@ class SimulatedBalancer(BalancerBase):
         self.retried += 1
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
-        facts = RequestFacts(region=facts.region, attempt=attempt.tries, tried=tried)
+        facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
         self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.waited, attempt.unsent)
 
     def _has_another_try(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
@@ -335,7 +338,7 @@ class SimulatedBalancer(BalancerBase):
         facts, attempts = late.assignment.facts, late.tries
         self._client.routed, self._client.drawn = late.number, late.demand
         try:
-            facts = RequestFacts(region=facts.region, attempt=attempts, tried=avoided)
+            facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=avoided)
             assignment = self.router.route(facts)
         except NoEndpointAvailable:
             return

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import inf
 
 from experiments.generator.demand import BATCH, MASK, Batch, Demand
+from experiments.recorded.recording import Keys
 from experiments.run_data import Floats, Kind
 from experiments.simulator.attempt import BalancerBase, PendingRequest
 from experiments.simulator.clock import Call, EventQueue, VirtualClock
@@ -19,11 +20,12 @@ from experiments.simulator.columns import Columns, code_of
 class SimulatedClient:
     """Clients of all balancers, as one load generator.
 
-    `balancers` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a
-    request to the attempt or the place in a balancer's queue that it waits for, and is kept where there are timeouts.
-    `flying` counts attempts that no router has settled. `routed` is the number of the request that is being routed,
-    `drawn` the batch of service times that contains its own. `area` is the integral of the number of requests in the
-    system; by Little's law it equals the sum of their latencies.
+    `balancers` are the balancers at which requests enter. `left` is the number of requests still to end; `open`
+    maps a request to the attempt or the place in a balancer's queue that it waits for, and is kept where there are
+    timeouts. `keys` are those of the requests, if they have any. `flying` counts attempts that no router has
+    settled. `routed` is the number of the request that is being routed, `drawn` the batch of service times that
+    contains its own. `area` is the integral of the number of requests in the system; by Little's law it equals the
+    sum of their latencies.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class SimulatedClient:
         self.left = self.count = columns.count
         self.sent = self._promised = 0
         self._instants = instants
+        self.keys: Keys = ()
         self._start = start
         self._is_closed = instants is None
         self._batch: list[float] = []

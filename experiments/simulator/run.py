@@ -44,7 +44,7 @@ def simulate(
     if load.mode == "closed":
         columns = simulation.closed(load.batch, load.planned)
     else:
-        columns = simulation.open(first_instants(load, seed, scenario.time_scale))
+        columns = simulation.open(first_instants(load, seed, scenario.time_scale), load.keys)
     samples = columns.samples(simulation.start, model.overhead, region_numbers(places_of(scenario)))
     status = balancer_status(simulation)
     return simulated_run(

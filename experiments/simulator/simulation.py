@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 from experiments.errors import ExperimentError
+from experiments.recorded.recording import Keys
 from experiments.run_data import Floats
 from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
 from experiments.simulator.clock import Call, EventQueue, VirtualClock
@@ -79,9 +80,11 @@ class Simulation:
         self.fleet.client.start_closed(width, self.clock.at)
         return self._go()
 
-    def open(self, instants: Floats) -> Columns:
-        """Run an open loop: requests due at `instants`, in seconds from now. Raises `SimulationError`."""
+    def open(self, instants: Floats, keys: Keys = ()) -> Columns:
+        """Run an open loop: requests due at `instants`, in seconds from now, perhaps with keys. Raises
+        `SimulationError`."""
         self._begin(len(instants), instants)
+        self.fleet.client.keys = keys
         return self._go()
 
     def _begin(self, count: int, instants: Floats | None) -> None:

@@ -31,7 +31,7 @@ from experiments.simulator.oracles import ORACLES
 from experiments.sweep.grid import POLICY_KNOB, Grid, GridPolicy
 from policies import registry
 from policies.errors import PoliciesError
-from policies.loading.reference import is_reference, reference_in, references_in
+from policies.loading.reference import is_reference, reference_in
 from policies.loading.source import Source
 
 
@@ -161,8 +161,8 @@ def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
 
 
 def references_of(entry: Entry) -> list[str]:
-    """References of an entry's policy to files and modules, also in its options."""
-    return references_in(entry.policy.model_dump())
+    """References of an entry's policy, and of those that it wraps, to files and modules."""
+    return list(registry.references_in(entry.policy.model_dump()))
 
 
 def files_of(entry: Entry) -> tuple[Source, ...]:

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from experiments.errors import STOPPED, BadInputError
 from experiments.platform.terminal import LivePanel, clock, print_stopped, signals_interrupt
+from experiments.scenario.supported import doubts_about_keys
 from experiments.simulator.run import Simulate
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue, CellRow
@@ -133,6 +134,10 @@ def run_sweep(grid: Grid, options: SweepOptions, simulate: Simulate, console: Co
         catalogue.plan(grid, code, options.command, cells)
         known = f", {len(cells) - len(missing)} of them known already" if len(missing) < len(cells) else ""
         console.print(f"{len(cells)} cells{known}, into {options.out}", highlight=False, soft_wrap=True)
+        for line in doubts_about_keys(
+            one for cell in cells[: len(cells) // len(grid.seeds)] for one in cell.scenario.without_keys()
+        ):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
         progress = Progress(len(cells), missing, console)
         try:
             with signals_interrupt(), progress:

@@ -17,7 +17,7 @@ from experiments.scenario.drawn import single_names
 from experiments.scenario.files import first_complaint, grouped, is_scenario, known_scenarios, read_toml
 from experiments.scenario.scenario import Policy, require_unique
 from policies import registry
-from policies.loading.reference import label_of, labels_of, located, references_in
+from policies.loading.reference import FILE, MODULE, label_of, labels_of, located
 
 EVERYTHING = "all"
 OURS = "steelyard"
@@ -99,10 +99,12 @@ Competitor = Annotated[
 
 
 def every_policy(value: object) -> object:
-    """Expand `policies = "all"`, and label classes of one name in different files by these, as `run` does."""
+    """Expand `policies = "all"` to what can be loaded, and label classes of one name in different files by these, as
+    `run` does."""
     if not isinstance(value, list | tuple):
-        return registry.known() if value == EVERYTHING else value
-    references = [*dict.fromkeys(one for one in value if isinstance(one, str) and references_in(one))]
+        return sorted({*registry.known()} - registry.broken().keys()) if value == EVERYTHING else value
+    names = dict.fromkeys(one for one in value if isinstance(one, str))
+    references = [one for one in names if FILE.fullmatch(one) or MODULE.fullmatch(one)]
     labels = dict(zip(references, labels_of(references), strict=True))
     labels = {one: label for one, label in labels.items() if label != label_of(one)}
     return [

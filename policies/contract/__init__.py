@@ -6,10 +6,12 @@ The contract imports nothing of the policies it tests.
 `Trial` is the test bench, and `spread` measures distributions whose bounds depend on the policy.
 """
 
+from collections.abc import Callable
+
 from policies.contract import rules, spread
 from policies.contract.trial import REGION, Answer, ContractBroken, ManualClock, Trial, endpoints, steady
 from policies.loading.construction import maker_of
-from policies.policy import PolicyMaker
+from policies.policy import Policy
 
 RULES = (
     rules.stays_within_the_set,
@@ -25,8 +27,11 @@ RULES = (
 )
 
 
-def check(make: PolicyMaker) -> None:
-    """Test a policy against all rules; `make` is its class, or makes it. Raises ContractBroken with the violation."""
+def check(make: Callable[..., Policy]) -> None:
+    """Test a policy against all rules; `make` is its class, or makes it of a random source.
+
+    Raises ContractBroken with the violation.
+    """
     for rule in RULES:
         rule(maker_of(make))
 

@@ -16,7 +16,7 @@ from policies.errors import Overloaded
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
 from policies.loading.construction import maker_of
-from policies.policy import PolicyMaker
+from policies.policy import Policy
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 
@@ -66,7 +66,7 @@ class Trial:
 
     def __init__(
         self,
-        make: PolicyMaker,
+        make: Callable[..., Policy],
         members: Iterable[Endpoint],
         answer: Answer = steady,
         seed: int = 1,

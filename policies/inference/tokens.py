@@ -98,10 +98,11 @@ class TokenAccounts:
         return self._index
 
     def share(self, memory: memoryview) -> None:
-        """Use this buffer, which all processes of the server have. Call it before the first request."""
-        self._index = PrefixIndex(memory)
-        self.is_shared = True
-        self._accounts.clear()
+        """Use this buffer, which all processes of the server have. Call it before the first request; it is kept."""
+        if not self.is_shared:
+            self._index = PrefixIndex(memory)
+            self.is_shared = True
+            self._accounts.clear()
 
     # --- hooks
 

@@ -8,7 +8,7 @@ no request; a slow one delays every request, since it runs before the request is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -61,20 +61,27 @@ class Shadow:
             self.beside[live.id] += 1
 
     @property
-    def agreement(self) -> float:
-        """Share (0..1) of the picks on which both agree."""
-        return self.agreed / self.seen if self.seen else 0.0
+    def ratios(self) -> dict[str, float]:
+        """The shadow beside the live policy, as `ratios_of` has it."""
+        return ratios_of(self.seen, self.agreed, self.picks, self.beside)
 
-    @property
-    def by_chance(self) -> float:
-        """Agreement (0..1) expected if both drew at random from their own shares, independently."""
-        return sum(self.picks[name] * number for name, number in self.beside.items()) / max(1, self.seen) ** 2
 
-    @property
-    def skew(self) -> float:
-        """Share (0..1) of the traffic that it would move to other endpoints: the total variation distance of shares."""
-        names = self.picks.keys() | self.beside.keys()
-        return sum(abs(self.picks[name] - self.beside[name]) for name in names) / 2 / max(1, self.seen)
+def ratios_of(
+    seen: int, agreed: int, picks: Mapping[str, int], beside: Mapping[str, int]
+) -> dict[str, float]:
+    """Compare the `picks` of a shadow with those of the live policy for the same requests.
+
+    `agreement`: share of the picks on which both agree; `by_chance`: agreement expected if both drew at random from
+    their own shares, independently; `skew`: share of the traffic that the shadow would move to other endpoints, the
+    total variation distance of shares.
+    """
+    names, whole = picks.keys() | beside.keys(), max(1, seen)
+    pairs = [(picks.get(name, 0), beside.get(name, 0)) for name in names]
+    return {
+        "agreement": agreed / whole,
+        "by_chance": sum(own * live for own, live in pairs) / whole**2,
+        "skew": sum(abs(own - live) for own, live in pairs) / 2 / whole,
+    }
 
 
 class Shadowed(WrappingPolicy):

@@ -73,14 +73,6 @@ def located_here(spec: Any) -> Any:
     return located(spec, "")
 
 
-def references_in(spec: Any) -> list[str]:
-    """Return every reference in a specification, also those in its options."""
-    if isinstance(spec, str):
-        return [spec] if FILE.fullmatch(spec) or MODULE.fullmatch(spec) else []
-    values = spec.values() if isinstance(spec, Mapping) else spec if isinstance(spec, list | tuple) else ()
-    return [found for value in values for found in references_in(value)]
-
-
 def label_of(name: str) -> str:
     """Return a name for tables, metrics and logs: the class of a reference, else the name itself."""
     return name.rpartition(":")[2][:LABEL_LIMIT] if is_reference(name) and ":" in name else name

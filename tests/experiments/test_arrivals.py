@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from experiments.errors import BadInputError
 from experiments.generator.arrivals import closed, first_instants, poisson, requests_of
-from experiments.recorded.instants import recorded
+from experiments.recorded.instants import recorded, requests_in
 from experiments.scenario.load import Load, Stage
 
 OPEN: dict[str, Any] = {"mode": "open", "rate": 100.0, "duration": 100.0}
@@ -126,12 +126,14 @@ def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
     load = Load(mode="open", arrivals="replay", file=str(file), duration=5.0)
     assert first_instants(load, 1, 2.0).tolist() == [0.0, 3.0]
     assert (load.planned, load.mean_rate, load.recorded_duration) == (2, 0.4, 5.0)
+    assert load.keys == ("a", "b", "c")
     longer = load.model_copy(update={"duration": 600.0})
     whole = load.model_copy(update={"duration": longer.recorded_duration})
     assert (whole.duration, whole.planned) == (15.0, 3)
     file.write_text("7\n", encoding="utf-8")
-    recorded.cache_clear()
+    requests_in.cache_clear()
     assert longer.recorded_duration == 600.0
+    assert longer.keys == ()
 
 
 def test_a_ramp_may_begin_and_end_at_no_request() -> None:

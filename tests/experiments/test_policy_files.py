@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from experiments import scenarios
 from experiments.__main__ import cli
 from experiments.commands.sweep import matrix_grid
 from experiments.errors import BadInputError
@@ -132,6 +133,88 @@ def test_campaign_ends_when_a_file_changes(here: Path) -> None:
     with pytest.raises(BadInputError, match=message):
         execute(campaign, here / "out", world, Observer())
     assert len(load_results(here / "out").runs) == 1
+
+
+ORDERED = """
+class Ordered:
+    def __init__(self, *, order: str = "", opens=None): assert opens is None
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_text_with_a_colon_is_no_module(here: Path) -> None:
+    """Of an option that names no policy, in campaigns and in sweeps."""
+    (here / "a.py").write_text(ORDERED)
+    policy = '{ name = "a.py:Ordered", order = "us:emea" }'
+    scenario = (Path(scenarios.__file__).parent / "steady.toml").read_text()
+    (here / "mine.toml").write_text(f'{scenario}\n[[entries]]\nlabel = "ordered"\npolicy = {policy}\n')
+    (here / "grid.toml").write_text(
+        f'name = "g"\nscenarios = ["steady"]\nseeds = 1\npolicies = [{{ label = "o", policy = {policy} }}]\n'
+    )
+    for arguments in (["run", "mine.toml", "--simulated", "--quick"], ["sweep", "grid.toml", "--dry-run"]):
+        assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
+
+
+KEYED = """
+class Keyed:
+    def pick(self, facts, available, now): return available[len(facts.key or "")]
+"""
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_policies_that_pick_by_key_are_named_where_requests_have_none(here: Path) -> None:
+    """Also those of users, and those that are wrapped; once, and nothing where there are none."""
+    (here / "a.py").write_text(KEYED)
+    (here / "grid.toml").write_text(
+        'name = "g"\nscenarios = ["steady"]\nseeds = 2\nquick = true\npolicies = ["random", "ring-hash", '
+        '"a.py:Keyed", { label = "wrapped", policy = { name = "region-aware", inner = "maglev" } }]\n'
+    )
+    run = ["run", "steady", "--simulated", "--quick", "--out"]
+    said = "Requests here have no keys, so these pick as they do without one: "
+    for arguments, labels in (
+        ([*run, "one", "--policies", "ring-hash,a.py:Keyed,random"], "ring-hash, Keyed."),
+        ([*run, "two", "--policies", "round-robin,random"], ""),
+        (["sweep", "grid.toml", "--workers", "1"], "ring-hash, Keyed, wrapped."),
+    ):
+        ran = CliRunner().invoke(cli, arguments, catch_exceptions=False, env={"COLUMNS": "300"})
+        assert ran.exit_code == 0
+        assert ran.output.count(said) == bool(labels)
+        assert said + labels in ran.output or not labels
+
+
+def test_retries_and_hedges_have_the_key_of_their_request(here: Path) -> None:
+    """A policy that rejects whatever has none rejects nothing."""
+    (here / "a.py").write_text(
+        "from policies.errors import Overloaded\nclass Strict:\n"
+        " def pick(self, facts, available, now):\n"
+        "  if facts.key is None: raise Overloaded\n"
+        "  return available[0]\n"
+    )
+    rows = "".join(f"{number / 100},user-{number % 9}\n" for number in range(1000))
+    (here / "arrivals.csv").write_text(f"at,key\n{rows}")
+    scenario = Scenario.model_validate({
+        "name": "keyed", "question": "?", "baseline": "a", "home_region": "here", "warmup": 0,
+        "load": {"mode": "open", "arrivals": "replay", "file": "arrivals.csv", "duration": 10.0},
+        "balancer": {"hedging": {"enabled": True, "share": 0.2}, "retries": 2},
+        "regions": [{"name": "here", "workers": 2, "rtt": 0.001, "service": "lognormal:5ms,1.5", "slots": 9}],
+        "events": [{"at": 5.0, "kind": "down", "target": "here-0"}],
+        "entries": [{"label": "a", "policy": f"{here}/a.py:Strict"}],
+    })  # fmt: skip
+    run = simulate(scenario, scenario.entries[0], 0, 0, 1)
+    status = run.facts.status
+    assert min(status["retried"], status["hedged"]) > 0
+    assert run.samples.ok.all()
+
+
+def test_time_of_day_in_a_scenario_is_refused(here: Path) -> None:
+    """And not given to the policy as a text."""
+    (here / "a.py").write_text(ORDERED)
+    scenario = (Path(scenarios.__file__).parent / "steady.toml").read_text()
+    entry = 'label = "ordered"\npolicy = { name = "a.py:Ordered", opens = 07:30:00 }\n'
+    (here / "mine.toml").write_text(f"{scenario}\n[[entries]]\n{entry}")
+    with pytest.raises(BadInputError, match=r"^entries\.ordered: .*\.opens: must be text, numbers, "):
+        overridden(load_scenario("mine.toml"), Overrides())
 
 
 def test_mistake_in_a_file_is_bad_input_with_its_line(here: Path) -> None:

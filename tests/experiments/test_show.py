@@ -69,6 +69,24 @@ def test_policy_is_shown_with_its_options() -> None:
     assert run_in_process(cli, "experiments", "show", "least-in-flight", "--measure", "p50").returncode == 2
 
 
+def test_policy_of_a_file_is_shown(tmp_path: Path) -> None:
+    """With meaning and bounds of its options, and no reference to a page where it is not."""
+    (tmp_path / "mine.py").write_text(
+        '''from typing import Annotated
+from policies.options import above, between
+class Mine:
+    """Mine alone."""
+    def __init__(self, *, speed: Annotated[float, "how fast", above(0), between(-1, 9)] = 1.0): ...
+    def pick(self, facts, available, now): return available[0]
+'''
+    )
+    text = shown(f"{tmp_path}/mine.py:Mine")
+    assert text.splitlines()[1:] == ["speed  1.0 by default; how fast; > 0 and from -1 to 9"]
+    assert text.splitlines()[0].endswith("mine.py:Mine: Mine alone.")
+    done = run_in_process(cli, "experiments", "show", "no.such:Class")
+    assert (done.returncode, done.stderr) == (2, "experiments: no module 'no' is installed\n")
+
+
 def test_name_below_results_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_results(tmp_path / "results" / "mine", blocks=1, requests=60)

@@ -17,7 +17,7 @@ from experiments.recorded.instants import recorded as instants_in
 from experiments.recorded.recording import read_recording
 from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.simulator.run import Simulate
+from experiments.simulator.run import Simulate, simulate
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, plain, region_in_words, scenario_of
 from experiments.what_if.fit import fit, longest_span
 from tests.experiments.tapes import Row, Tape, served, what_if
@@ -100,6 +100,30 @@ def test_the_nearest_region_replaces_a_lost_home(taped: Path, tmp_path: Path) ->
     left = [region for region in fit(read) if region.name == "ASIA"]
     scenario = scenario_of(read, tmp_path / "instants.txt", left, {"random": {"name": "random"}}, question())
     assert scenario.home_region == "asia"
+
+
+def test_recorded_keys_are_replayed(tmp_path: Path) -> None:
+    """By what-if, and by a scenario that replays the recording, if the policy saw them: a key goes to one worker."""
+    rows = [
+        replace(row, endpoint=number % 4, key=1 + number % 7)
+        for number, row in enumerate(traffic(count=2000))
+    ]
+    endpoints = [(f"w{number}", "EMEA", 0.1) for number in range(4)]
+    assert read_recording([Tape(rows, endpoints).write(tmp_path / "b.recording")]).keys == ()
+    taped = Tape(rows, endpoints, about={"keyed": True}).write(tmp_path / "a.recording")
+    read, instants = read_recording([taped]), tmp_path / "instants.txt"
+    write_instants(read, instants)
+    policies: dict[str, dict[str, Any]] = {"ring-hash": {"name": "ring-hash"}, "random": {"name": "random"}}
+    by_text = scenario_of(read, instants, fit(read), policies, question())
+    by_recording = scenario_of(read, taped, fit(read), policies, question())
+    assert by_text.load.keys == by_recording.load.keys == read.keys
+    assert read.keys[:8] == ("1", "2", "3", "4", "5", "6", "7", "1")
+    for scenario in (by_text, by_recording):
+        used = {}
+        for entry in scenario.entries:
+            worker = simulate(scenario, entry, 0, 0, 1).samples.worker
+            used[entry.label] = [len({*worker[key::7].tolist()}) for key in range(7)]
+        assert used == {"ring-hash": [1] * 7, "random": [4] * 7}
 
 
 @pytest.mark.parametrize(

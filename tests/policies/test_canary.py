@@ -157,7 +157,12 @@ def test_canary_picks_have_a_reason_of_their_own() -> None:
 def test_shadow_picks_are_counted_and_not_followed() -> None:
     shadow = Shadow("b", Fixed(3))
     assert serve(router(Shadowed(Fixed(0), [shadow])), 50) == {"w0": 50}
-    assert (shadow.seen, shadow.agreed, shadow.agreement, shadow.skew) == (50, 0, 0.0, 1.0)
+    assert (shadow.seen, shadow.agreed, shadow.ratios["agreement"], shadow.ratios["skew"]) == (
+        50,
+        0,
+        0.0,
+        1.0,
+    )
     assert (dict(shadow.picks), dict(shadow.beside)) == ({"w3": 50}, {"w0": 50})
 
 
@@ -165,10 +170,10 @@ def test_shadow_agreement_and_skew() -> None:
     """A random shadow agrees by chance; a fixed one is skewed."""
     same, blind = Shadow("fixed", Fixed(0)), Shadow("random", RandomChoice(Random(9)))
     serve(router(Shadowed(RandomChoice(Random(1)), [same, blind])), 4000)
-    assert blind.agreement == pytest.approx(0.25, abs=0.03)
-    assert blind.by_chance == pytest.approx(0.25, abs=0.02)
-    assert blind.skew < 0.05
-    assert same.skew == pytest.approx(0.75, abs=0.03)  # all of it to one of four
+    assert blind.ratios["agreement"] == pytest.approx(0.25, abs=0.03)
+    assert blind.ratios["by_chance"] == pytest.approx(0.25, abs=0.02)
+    assert blind.ratios["skew"] < 0.05
+    assert same.ratios["skew"] == pytest.approx(0.75, abs=0.03)  # all of it to one of four
 
 
 def test_shadow_does_not_change_a_seeded_run() -> None:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from policies import contract
+from policies import Available, EndpointState, contract
 from policies.contract import ManualClock, endpoints, rules, spread
 from policies.contract.rules import RecoverySignal
 from policies.errors import NoEndpointAvailable
@@ -31,6 +31,20 @@ def check_policy(make: PolicyMaker, expected: Expected) -> None:
     assert spread.idle_share(make) >= expected.idle
     if expected.weights is not None:
         assert spread.weight_error(make) <= expected.weights
+
+
+class First:
+    """The first endpoint; it needs no randomness, so its constructor takes none."""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return available[0]
+
+
+def test_class_without_a_random_source_is_accepted() -> None:
+    """By type checkers, too."""
+    assert contract.Trial(First, endpoints(1, 1)).send().id == "here-0"
+    with pytest.raises(contract.ContractBroken, match="balancers"):
+        contract.check(First)
 
 
 @pytest.mark.no_cover

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,18 @@ def test_policy_that_fails_at_every_pick_is_tried_a_hundred_times(
 def test_policy_of_the_table_keeps_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["round-robin"]) == 0
     assert capsys.readouterr().out.endswith("It keeps all 2 rules.\n")
+
+
+def test_reader_that_leaves_ends_it() -> None:
+    """Without a traceback, as `head` does."""
+    command = [sys.executable, "-m", "policies.contract", "random"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import date, time
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from experiments.__main__ import cli
+from experiments.sweep.grid import EVERYTHING, every_policy
 from policies import BadPolicyOption, BrokenPolicy, UnknownPolicy, describe, from_spec, known, make, registry
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.region_aware import RegionAware
@@ -126,6 +130,91 @@ def test_entry_point_adds_a_policy(publish: Publish) -> None:
         make("last", {"strict": 1}, Random(1))
 
 
+OPTIONS = """
+from __future__ import annotations
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from policies import PolicyMaker
+from policies.options import above, between
+if TYPE_CHECKING:
+    from random import Random
+Seconds = Annotated[float, above(0)]
+class Alias:
+    __value__ = Seconds
+class Each:
+    def __init__(
+        self, rng: Random, word: str = "", *, mode: Literal["a", 2] = "a", bound: float | None = None,
+        inner: PolicyMaker | None = None, both: Annotated[int, above(0), between(-5, 10)] = 1,
+        seconds: Optional[Seconds] = None, named: Alias = 1.0, table: Any = None,
+    ):
+        self.inner, self.table = inner, table
+    def pick(self, facts, available, now): return available[0]
+class Named:
+    def __init__(self, *, name: str = ""): ...
+    def pick(self, facts, available, now): return available[0]
+"""
+ALLOWED = "must be text, numbers, true or false, or lists and tables of these, got "
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "zzz"}, "policy.mode: must be one of a, 2, got 'zzz'"),
+        ({"bound": "no"}, "policy.bound: must be a number, got 'no'"),
+        ({"inner": 3}, "policy.inner: must be the name of a policy, or a table with a name and options"),
+        ({"both": 0}, "policy.both: must be > 0, got 0"),
+        ({"both": 11}, "policy.both: must be from -5 to 10, got 11"),
+        ({"seconds": -1.0}, "policy.seconds: must be > 0, got -1.0"),
+        ({"named": -1.0}, "policy.named: must be > 0, got -1.0"),
+        ({"table": time(7, 30)}, f"policy.table: {ALLOWED}datetime.time(7, 30)"),
+        ({"table": {"days": [date(2026, 1, 1)]}}, f"policy.table: {ALLOWED}{{'days': [datetime.date"),
+        ({"word": "x"}, "table; options follow a * in its constructor"),
+    ],
+)
+def test_option_of_any_annotation_is_checked(publish: Publish, given: dict[str, Any], message: str) -> None:
+    """Also within `| None` and named types, by each of several bounds; what is not checked can be shown as JSON."""
+    publish(OPTIONS, "each = elsewhere:Each")
+    with pytest.raises(BadPolicyOption) as error:
+        make("each", given, Random(1))
+    assert message in str(error.value)
+
+
+def test_optional_policy_is_made_or_none(publish: Publish) -> None:
+    publish(OPTIONS, "each = elsewhere:Each")
+    found: Any = make("each", {"inner": "least-in-flight", "bound": None, "mode": 2}, Random(1))
+    assert isinstance(found.inner(Random(1)), LeastInFlight)
+    assert make("each", {"inner": None}, Random(1)).inner is None  # type: ignore[attr-defined]
+    with pytest.raises(UnknownPolicy, match="'nonsense'"):
+        make("each", {"inner": "nonsense"}, Random(1))
+
+
+def test_option_cannot_be_called_name(publish: Publish) -> None:
+    publish(OPTIONS, "named = elsewhere:Named")
+    with pytest.raises(BrokenPolicy, match=r"^'named': an option must not be called name"):
+        make("named", {}, Random(1))
+
+
+def test_each_instance_has_options_of_its_own(publish: Publish) -> None:
+    """What one changes is the same for the others, and in the configuration."""
+    publish(OPTIONS, "each = elsewhere:Each")
+    given = {"table": {"emea": [1.0]}}
+    for _ in range(2):
+        found: Any = make("each", given, Random(1))
+        assert found.table == {"emea": [1.0]}
+        found.table["emea"].append(2.0)
+    assert given == {"table": {"emea": [1.0]}}
+
+
+def test_references_are_those_of_policies(publish: Publish) -> None:
+    """No other texts that look like one, each before it is loaded."""
+    publish(OPTIONS, "each = elsewhere:Each")
+    spec = {"name": "each", "table": "us:emea", "inner": {"name": "elsewhere:Each", "inner": "no.such:One"}}
+    found = registry.references_in(spec)
+    assert [next(found), next(found)] == ["elsewhere:Each", "no.such:One"]
+    with pytest.raises(BrokenPolicy, match="no module 'no' is installed"):
+        next(found)
+    assert not list(registry.references_in("oracle-least-work"))
+
+
 def test_entry_point_cannot_replace_a_policy_of_the_table(publish: Publish) -> None:
     publish(LAST, "random = elsewhere:Last")
     assert type(make("random", {}, Random(1))).__name__ == "RandomChoice"
@@ -136,5 +225,13 @@ def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
     publish("import nothing_of_that_name", "broken = elsewhere:Gone")
     with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(elsewhere:Gone\) cannot be loaded"):
         make("broken", {}, Random(1))
-    assert "cannot be loaded" in describe()["broken"]
+    assert "cannot be loaded" in describe()["broken"] == registry.broken()["broken"]
+    assert every_policy(EVERYTHING) == sorted(registry.TABLE)
+    ran = CliRunner().invoke(
+        cli, ["sweep", "--quick", "--dry-run", "--scenarios", "steady"], catch_exceptions=False
+    )
+    assert (
+        ran.exit_code,
+        ran.output.count("Left out: policy 'broken' (elsewhere:Gone) cannot be loaded"),
+    ) == (0, 1)
     assert make("random", {}, Random(1))

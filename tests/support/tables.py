@@ -188,7 +188,8 @@ def options(_: str) -> Iterator[str]:
     for name, factory in registry.TABLE.items():
         meanings, bounds, first = registry.meanings_of(factory), registry.bounds_of(factory), f"`{name}`"
         for option in registry.options_of(factory).values():
-            what = option_default(option), bounds.get(option.name, ""), meanings[option.name]
+            bound = " and ".join(map(str, bounds.get(option.name, ())))
+            what = option_default(option), bound, meanings[option.name]
             row = " | ".join(map(str, (first, f"`{option.name}`", *what)))
             yield f"| {row} |".replace("|  |", "| |")
             first = ""

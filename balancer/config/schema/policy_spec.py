@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from random import Random
 from typing import Any, Literal
 
@@ -50,6 +51,11 @@ class PlainPolicy(BaseModel):
         """The name for logs and the terminal: of FILE.py:CLASS the class."""
         return label_of(self.name)
 
+    @property
+    def table(self) -> dict[str, Any]:
+        """Name and options, as the registry takes them."""
+        return {"name": self.name, **self.options}
+
     def alone(self, rng: Random, path: str, library: Library) -> Policy:
         """Build the policy. Raises `PoliciesError` for an unknown name or option, and for a missing extra."""
         policy = registry.make(self.name, self.options, rng, path, library)
@@ -68,7 +74,7 @@ class PlainPolicy(BaseModel):
         Raises `PoliciesError` as `alone` does, and for a fault of the policy.
         """
         policy = self.alone(Random(0), path, library)
-        if not registry.is_built_in({"name": self.name, **self.options}):
+        if not registry.is_built_in(self.table):
             require_pick(policy, endpoints, region)
 
 
@@ -121,6 +127,12 @@ class PolicySpec(PlainPolicy):
             parts[*at, "canary"] = self.canary
         return parts | {(*at, "shadow", number): each for number, each in enumerate(self.shadow)}
 
+    @property
+    def named(self) -> Iterator[str]:
+        """The references of the policy, its canary and its shadows, each before it is loaded."""
+        parts = self.parts().values()
+        return chain.from_iterable(registry.references_in(part.table, self.library) for part in parts)
+
     def require_picks(self, endpoints: Collection[Endpoint], region: str | None) -> None:
         """Let the policy, its canary and its shadows pick over these endpoints. Raises `PoliciesError`."""
         for place, part in self.parts().items():
@@ -130,20 +142,42 @@ class PolicySpec(PlainPolicy):
         """Whether both are the same policies with the same options, of the same versions of their files."""
         return self == other and self.library.versions == other.library.versions
 
-    def make(self, rng: Random) -> Policy:
-        """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option."""
-        policy = self.alone(rng, "policy", self.library)
-        canary = self.canary
+    def make(self, rng: Random, before: tuple[PolicySpec, Policy] | None = None) -> Policy:
+        """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option.
+
+        `before` are a specification and its policy. What stays the same in the same place is kept, with what it has
+        learned; counts begin anew.
+        """
+        kept = [] if before is None else list(zip(before[0].identities(), plain(before[1]), strict=True))
+        policies: list[Policy] = []
+        for (place, part), identity in zip(self.parts().items(), self.identities(), strict=True):
+            own = randomness(rng) if "shadow" in place else rng
+            known = [policy for other, policy in kept if other == identity]
+            policies += known or [part.alone(own, dotted(place), self.library)]
+        policy, canary = policies[0], self.canary
         if canary is not None:
-            candidate = canary.alone(rng, "policy.canary", self.library)
-            by_key = canary.by == "key"
-            policy = Canary(
-                (self.label, policy), (canary.label, candidate), rng, share=canary.share, by_key=by_key
-            )
+            arms = (self.label, policy), (canary.label, policies[1])
+            policy = Canary(*arms, rng, share=canary.share, by_key=canary.by == "key")
         if self.shadow:
             labels = labels_of(each.name for each in self.shadow)
-            policy = Shadowed(policy, [
-                Shadow(labels[number], each.alone(randomness(rng), f"policy.shadow.{number}", self.library))
-                for number, each in enumerate(self.shadow)
-            ])  # fmt: skip
+            policy = Shadowed(policy, list(map(Shadow, labels, policies[-len(labels) :])))
         return policy
+
+    def identities(self) -> list[Any]:
+        """Return what makes each policy of `parts` itself: its place, name and options, the versions of its files."""
+        library = self.library
+        return [
+            (
+                place[:2],
+                part.table,
+                [library.source_of(one) for one in registry.references_in(part.table, library)],
+            )
+            for place, part in self.parts().items()
+        ]
+
+
+def plain(policy: Policy) -> list[Policy]:
+    """Return the policies of which `PolicySpec.make` has made this one, in the order of `parts`."""
+    shadows = [shadow.policy for shadow in policy.shadows] if isinstance(policy, Shadowed) else []
+    live = policy.live if isinstance(policy, Shadowed) else policy
+    return [*([arm.policy for arm in live.arms] if isinstance(live, Canary) else [live]), *shadows]

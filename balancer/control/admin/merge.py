@@ -17,6 +17,7 @@ from balancer.cluster.condition import STAYING, Condition, full_text, staying_te
 from balancer.control.admin.families import exposed
 from balancer.control.admin.health import DRAINING, PANIC, SERVING, health_of
 from balancer.control.admin.policy_report import summary
+from policies.insight.shadow import ratios_of
 from policies.stats.load import Histogram
 
 TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backing_off", "full", "changed"})
@@ -115,6 +116,9 @@ def _merged(name: str, values: list[Any]) -> Any:
             return summary(_pooled(values))
         names = dict.fromkeys(name for value in values for name in value)
         whole = {name: _merged(name, [value.get(name) for value in values]) for name in names}
+        if "by_chance" in names:
+            ratios = ratios_of(*(whole[name] for name in ("seen", "agreed", "picks", "live")))
+            return whole | {name: round(value, 4) for name, value in ratios.items()}
         if "differs" in names:
             return whole | {"differs": any(_in_force(value) != _in_force(first) for value in values)}
         return whole | _merged_condition(whole, values) if "condition_text" in names else whole

@@ -32,7 +32,6 @@ from balancer.control.admin.requests import (
 from balancer.control.control_plane import ControlPlane
 from balancer.errors import CommandRefused
 from policies.errors import PoliciesError
-from policies.loading.reference import references_in
 from policies.loading.source import Source
 
 ORDER_LIMIT: Final = 64 << 20
@@ -112,11 +111,12 @@ class PolicyRoutes:
         """Validate the body, "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the
         configuration, and perhaps apply it."""
         try:
-            spec = self._spec(request, await json_of(request))
+            document = await json_of(request)
+            spec = await asyncio.to_thread(self._spec, request, document)  # a file's code may take its time
             plane = plane_of(request)
             endpoints = [state.endpoint for state in plane.cluster.router.states]
             region = plane.config.settings.home_region
-            await asyncio.to_thread(spec.require_picks, endpoints, region)  # a file's code may take its time
+            await asyncio.to_thread(spec.require_picks, endpoints, region)
             if is_applied:
                 plane.apply_policy(spec)
         except CommandRefused as error:
@@ -131,7 +131,7 @@ class PolicyRoutes:
         """Return the specification in a request. Raises `CommandRefused` if it may not load the files that it names."""
         if is_from_sibling(request):
             spec = spec_in(document)
-            self._files_named.update(references_in(spec.spec))
+            self._files_named.update(spec.named)
             return spec
         spec = PolicySpec.model_validate(document)
         if not self._may_load(request, spec):
@@ -145,9 +145,7 @@ class PolicyRoutes:
         are admitted, only those that the configuration or a request on the socket has named before.
         """
         plane = plane_of(request)
-        policies = (plane.config.settings.policy.spec, plane.policy.spec)
-        self._files_named.update(name for policy in policies for name in references_in(policy))
-        named = references_in(spec.spec)
-        if request.app[ENTRANCE] is Entrance.SOCKET:
-            self._files_named.update(named)
-        return self._files_named.issuperset(named)
+        is_on_socket = request.app[ENTRANCE] is Entrance.SOCKET
+        for policy in (plane.config.settings.policy, plane.policy, *([spec] if is_on_socket else [])):
+            self._files_named.update(policy.named)
+        return all(name in self._files_named for name in spec.named)

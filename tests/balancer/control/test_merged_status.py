@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.merge import merged, merged_metrics
 from balancer.control.admin.metrics import metrics_text
-from balancer.control.admin.policy_report import summary
+from balancer.control.admin.policy_report import shadow_status, summary
 from balancer.control.admin.status import latency_status
+from policies.algorithms.random_choice import RandomChoice
+from policies.insight.shadow import Shadow
 from policies.stats.load import Histogram
 from tests.support.admin_requests import samples_of
 from tests.support.stage import Stage
@@ -65,6 +69,22 @@ def test_pooled_latencies() -> None:
     both = Histogram.of([sum(pair) for pair in zip(one.counts, other.counts, strict=True)], 10.0)
     assert merged(documents) == {"latency": summary(both)}
     assert (both.count, summary(both)["mean"]) == (4, 2.5)
+
+
+def test_ratios_of_shadows_are_of_the_merged_counts() -> None:
+    picks = [({"a": 9, "b": 1}, {"a": 1, "b": 9}), ({"a": 25, "b": 25}, {"a": 20, "b": 30})]
+    shadows = []
+    for (own, live), agreed in zip(picks, (2, 40), strict=True):
+        shadow = Shadow("s", RandomChoice(Random(1)))
+        shadow.seen, shadow.agreed = sum(own.values()), agreed
+        shadow.picks, shadow.beside = Counter(own), Counter(live)
+        shadows.append({"shadow": [shadow_status(shadow)]})
+    [whole] = merged(shadows)["shadow"]
+    assert (whole["seen"], whole["agreed"], whole["picks"], whole["live"]) == (
+        *(60, 42), {"a": 34, "b": 26}, {"a": 21, "b": 39},
+    )  # fmt: skip
+    assert (whole["agreement"], whole["skew"]) == (0.7, round(13 / 60, 4))
+    assert whole["by_chance"] == round((34 * 21 + 26 * 39) / 3600, 4)
 
 
 async def test_metrics_of_two_processes(stage: Stage) -> None:

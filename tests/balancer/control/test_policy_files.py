@@ -13,7 +13,7 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.policy_spec import PolicySpec, plain
 from balancer.configuration import load
 from balancer.control.admin.merge import merged
 from balancer.control.admin.policy_routes import reload_order
@@ -209,6 +209,28 @@ async def test_only_the_socket_may_name_a_new_file(stage: Stage, here: Path) -> 
     assert await over_tcp("mine.py:Nth") == 200
 
 
+async def test_only_policies_are_taken_for_files_over_tcp(stage: Stage, here: Path) -> None:
+    """No text of another option; and a file that is not known is refused before its code runs."""
+    (here / "mine.py").write_text(f"{TEXT}\n    def __init__(self, *, order: str = ''): self.number = 0\n")
+    (here / "other.py").write_text("open('loaded', 'w')\n" + TEXT)
+    await stage.serve(
+        await stage.worker(response()),
+        policy={"name": "mine.py:Nth", "order": "emea:us"},
+        admin={"token": TOKEN},
+    )
+    bearer = b"Authorization: Bearer " + TOKEN.encode()
+
+    async def over_tcp(policy: dict[str, Any]) -> int:
+        return (await (await stage.client()).ask(put_policy(policy, bearer))).status
+
+    assert await over_tcp({"name": "mine.py:Nth", "order": "us:emea"}) == 200
+    for name in ("canary", "inner"):
+        policy = {"name": "region-round-robin", name: {"name": "other.py:Nth"}}
+        assert await over_tcp(policy) == 403
+    assert await over_tcp({"name": "region-round-robin", "inner": {"name": 3}}) == 422
+    assert not (here / "loaded").exists()
+
+
 async def test_file_of_several_pools_is_sent_once(stage: Stage, here: Path) -> None:
     """To the sibling processes that reload: pools inherit the policy, and a request has a limit."""
     pool = {"endpoints": [{"id": "a", "address": "http://127.0.0.1:1"}]}
@@ -217,6 +239,34 @@ async def test_file_of_several_pools_is_sent_once(stage: Stage, here: Path) -> N
     assert [each.policy.name for each in stage.control_plane.named.values()] == [policy] * 2
     order = json.loads(reload_order(stage.control_plane))
     assert [file["path"] for file in order["files"]] == [f"{here}/mine.py"]
+
+
+async def test_reload_keeps_the_policies_that_stay_the_same(stage: Stage, here: Path) -> None:
+    """Each of live policy, canary and shadows keeps what it has learned, whatever becomes of the others; their counts,
+    which compare them, begin anew."""
+    (here / "other.py").write_text(TEXT)
+    live, beside, file = "mine.py:Nth", "other.py:Nth", here / "other.py"
+    await stage.serve(await stage.worker(response()), policy=live)
+    parts = [plain(stage.cluster.router.policy)]
+
+    async def reloaded(**others: Any) -> None:
+        await stage.reload(policy={"name": live, "number": 0, **others})
+        assert (await stage.ask(get())).status == 200
+        parts.append(plain(stage.cluster.router.policy))
+
+    await reloaded(canary=beside, shadow=["random", beside])
+    await reloaded(canary={"name": beside, "share": 0.5}, shadow=[beside, "random"])
+    assert [parts[2].index(each) for each in parts[1]] == [0, 1, 3, 2]
+    assert stage.control_plane.shadows[0].seen == 1
+    file.write_text(TEXT + "# changed\n")
+    await reloaded(canary={"name": beside, "share": 0.5}, shadow=[beside, "random"])
+    assert [new is old for new, old in zip(parts[3], parts[2], strict=True)] == [True, False, False, True]
+    (here / "mine.py").write_text(TEXT + "# changed\n")
+    await reloaded(canary=beside)
+    assert [new is old for new, old in zip(parts[4], parts[3], strict=False)] == [False, True]
+    await reloaded(number=-1)
+    await reloaded(number=-1, shadow=["random"])
+    assert parts[4][0] is not parts[5][0] is parts[6][0]
 
 
 async def test_reload_tries_a_policy_over_the_endpoints_present(stage: Stage, here: Path) -> None:

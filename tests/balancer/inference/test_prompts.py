@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
+from balancer.config.schema.policy_spec import plain
 from balancer.inference import prompt_reader
 from balancer.inference.prompt_reader import PromptReader
 from balancer.process.member import prompt_memory
@@ -231,6 +232,10 @@ def test_processes_share_the_memory_of_the_prefix_index() -> None:
         plane.apply_policy(plane.policy.model_validate(READER))
         assert first is not reader_of(stage)
         assert first.memory is reader_of(stage).memory is memory
+        beside = {"name": READER, "canary": {"name": "random", "share": 0.5}, "shadow": ["round-robin"]}
+        plane.apply_policy(plane.policy.model_validate(beside))
+        live: Any = plain(stage.cluster.router.policy)[0]
+        assert live.memory is memory
 
 
 def test_check_warns_where_bodies_are_not_kept() -> None:

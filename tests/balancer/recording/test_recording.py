@@ -113,6 +113,25 @@ async def test_keys_are_hashed_with_a_salt_per_recording(
     assert (later == ann) is bool(salt)
 
 
+@pytest.mark.parametrize(
+    ("key", "targets"),
+    [
+        ({"by": "header", "name": "X-User"}, [(b"/", b"ann"), (b"/", b"bob"), (b"/other", b"ann")]),
+        ({"by": "path"}, [(b"/a?1", b"ann"), (b"/b", b"ann"), (b"/a?2", b"bob")]),
+    ],
+)
+async def test_key_that_the_policy_sees_is_recorded(
+    stage: Stage, recorded: RecordedStage, key: dict[str, str], targets: list[tuple[bytes, bytes]]
+) -> None:
+    """For which a what-if picks again; a request without one has the client's address."""
+    await recorded.serve(await stage.worker(response()), key=key)
+    for target, user in targets:
+        await stage.ask(get(target, b"X-User: " + user))
+    one, other, again = (row["key"] for row in recorded.rows())
+    assert one == again != other
+    assert [content["keyed"] for kind, content in recorded.blocks() if kind == "S"] == [True]
+
+
 async def test_paths_are_recorded_if_configured(stage: Stage, recorded: RecordedStage) -> None:
     await recorded.serve(await stage.worker(response()), record={"paths": True})
     for target in (b"/a?x=1", b"/b", b"/a?x=2"):
