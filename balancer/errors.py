@@ -54,6 +54,11 @@ class RequestRejected(ForwardingError):
         self.reason = reason
 
 
+def body_too_large(limit: int) -> RequestRejected:
+    """Return the error for a body of more than `limit` bytes."""
+    return RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
+
+
 class MalformedBody(Exception):
     """The body does not match the framing announced in the head. The caller knows which side sent it."""
 
