@@ -216,9 +216,7 @@ async def test_balancers_own_answers_have_them(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_chunked", [True, False])
-async def test_413_has_them_and_the_id_of_its_request(
-    stage: Stage, tmp_path: Path, is_chunked: bool
-) -> None:
+async def test_413_has_them_and_the_id_of_its_request(stage: Stage, tmp_path: Path, is_chunked: bool) -> None:
     """Whether the body announces its length or shows it, over HTTP/1.1 and HTTP/2."""
     fields = {"set": {"Access-Control-Allow-Origin": "*", "X-Rid": "{request_id}"}}
     log = tmp_path / "access.log"
@@ -234,7 +232,11 @@ async def test_413_has_them_and_the_id_of_its_request(
     stated = () if is_chunked else ((b"content-length", b"11"),)
     client = await http2_client(stage)
     other = await client.ask((b"x-request-id", b"other"), *stated, body=b"x" * 11, method=b"POST")
-    assert (other.status, other.head[b"access-control-allow-origin"], other.head[b"x-rid"]) == (413, b"*", b"other")
+    assert (other.status, other.head[b"access-control-allow-origin"], other.head[b"x-rid"]) == (
+        413,
+        b"*",
+        b"other",
+    )
     await client.wire.close()
     await stage.running.stop()
     entries = [json.loads(line) for line in log.read_text().splitlines()]

@@ -118,7 +118,7 @@ async def test_client_disconnects_while_dialling(stage: Stage) -> None:
 
 @pytest.mark.parametrize("is_cut", [False, True])
 async def test_body_without_a_length_for_a_worker_of_http10(stage: Stage, is_cut: bool) -> None:
-    """RFC 9112 § 6.1: once it has answered so, it gets no chunks: a length if all has come, else the client gets 411."""
+    """RFC 9112 § 6.1: once it has answered so, it gets no chunks: a length if all has come, else it is 411."""
     worker = await stage.serve_worker(OLD)
     assert (await stage.ask(get())).status == 200
     whole = post_chunked(b"abc", b"def")

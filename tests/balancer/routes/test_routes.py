@@ -91,7 +91,16 @@ async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
     lines = [request.line.split(b" ")[1] for request in worker.requests]
     assert lines == [b"/", b"/", b"/x?q=/api/v1", b"/new/x", b"/new", b"/a%2Fb", *AS_SENT, b"/keep/x"]
     prefixes = [request.value(b"X-Forwarded-Prefix") for request in worker.requests]
-    assert prefixes == [b"/api/v1", b"/api/v1", b"/api/v1", b"/old", b"/old", *[b"/api/v1"] * 3, b"/old", None]
+    assert prefixes == [
+        b"/api/v1",
+        b"/api/v1",
+        b"/api/v1",
+        b"/old",
+        b"/old",
+        *[b"/api/v1"] * 3,
+        b"/old",
+        None,
+    ]
 
 
 async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
