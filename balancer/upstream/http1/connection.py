@@ -71,8 +71,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
     `announced`: keep-alive timeout in seconds that the worker states, 0: none.
 
     Set by the owner: `is_counted`; `is_http10`, as the worker answered before; `opened_at`, `idle_since` and
-    `retire_at`, in seconds; `requests_left` of those `granted`; `reused_after`, its idle time in seconds when last leased from `IdleConnections`, and
-    `reused_idle_since`, the start of that idle time.
+    `retire_at`, in seconds; `requests_left` of those `granted`; `reused_after`, its idle time in seconds when last
+    leased from `IdleConnections`, and `reused_idle_since`, the start of that idle time.
     """
 
     __slots__ = (
