@@ -54,6 +54,11 @@ class RequestRejected(ForwardingError):
         self.reason = reason
 
 
+def body_too_large(limit: int) -> RequestRejected:
+    """Return the error for a body of more than `limit` bytes."""
+    return RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
+
+
 class MalformedBody(Exception):
     """The body does not match the framing announced in the head. The caller knows which side sent it."""
 
@@ -333,6 +338,13 @@ class HeadTooLarge(UnsupportedByTransport):
     reason = "head_too_large"
 
 
+class LengthRequired(UnsupportedByTransport):
+    """The worker speaks HTTP/1.0, and the length of the request's body is not known."""
+
+    status = 411
+    reason = "length_required"
+
+
 class MalformedResponse(UpstreamError):
     """The worker's response is not a valid HTTP response to the request."""
 
@@ -358,8 +370,8 @@ REASONS: Final = frozenset((
     *("bad_max_forwards", "bad_request_line", "bad_scheme", "bad_target", "bad_version"),
     *("body_timeout", "body_too_large", "bytes_exhausted", "client_busy", "client_left"),
     *("client_stalled", "connect_failed", "connect_timeout", "connection_broken", "deadline_passed"),
-    *("denied", "head_timeout", "head_too_large", "http2_error", "loop", "malformed_body"),
-    *("malformed_request", "malformed_response", "max_forwards", "method_not_allowed"),
+    *("denied", "head_timeout", "head_too_large", "http2_error", "length_required", "loop"),
+    *("malformed_body", "malformed_request", "malformed_response", "max_forwards", "method_not_allowed"),
     *("name_unresolved", "no_endpoint_available", "no_route", "not_carried", "not_found"),
     *("overloaded", "plain_http", "queue_full", "queue_timeout", "rate_limited", "request_timeout"),
     *("response_timeout", "shed", "shutting_down", "stream_refused", "target_too_long", "tls_failed"),

@@ -5,8 +5,8 @@ the router and the request counters.
 
 Without a path or a service of gRPC no request is sent, and checks only connect: to an endpoint to which no connection
 has been tried yet, and to those where connecting has failed or connections broke, until it succeeds. Without these
-connects a balancer that is not ready, and therefore gets no requests, would never learn that its workers are back. The
-connection stays in the pool for the first request.
+connects a balancer that is not ready, and therefore gets no requests, would never learn that its workers are back. One
+of HTTP/1.1 is closed at once; one of HTTP/2, which serves many, stays in the pool.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from balancer.clients.client_usage import ClientUsage
 from balancer.cluster.admission import Admission, admission_rules
 from balancer.cluster.affinity import ResponseEdits
 from balancer.cluster.explaining import Explaining
@@ -173,8 +174,19 @@ class Cluster:
             now=now,
         )
         self.pools.on_room = self._descriptor_freed
+        self.own_requests: dict[ClientUsage, int] | None = (
+            None  # by client, where the limit is this cluster's own
+        )
         self._sweeps = 0
         self.apply(config)
+
+    def count_apart(self, shared: int) -> None:
+        """Count the requests of each client here where their limit is not the `shared` one of the top level."""
+        if self.limits.client_requests == shared:
+            self.own_requests = None
+        else:
+            self.client_requests = 0  # so that each request is looked at
+            self.own_requests = self.own_requests or {}
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for what `ControlPlane.apply` applies itself."""

@@ -85,7 +85,8 @@ class EndpointRegistry:
         try:
             return self._members[endpoint_id]
         except KeyError:
-            raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._members)}") from None
+            known = some_of(self._members) or "none"
+            raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {known}") from None
 
     def named(self, source: str) -> list[EndpointConfig]:
         """Return the endpoints that a source names."""

@@ -143,6 +143,9 @@ def suggestion(table: Table, place: Place) -> str:
         has_all = not is_one_of_many or length == len(place) - 1
         keys = keys_of(outer) if outer is not None else ()
         found = [each for each in keys if each[-1] == name and (has_all or len(each) == 1)]
+        if length == 0 and found == [(name,)]:
+            of_cluster = annotation_at(table, ("clusters", "", name)) is not None
+            return f"; it is a key of the top level{' and of clusters' if of_cluster else ''}"
         if 0 < len(found) <= 4:
             return f"; did you mean {' or '.join(dotted((*place[:length], *each)) for each in found)}?"
     return ""

@@ -85,6 +85,8 @@ class NamedClusters:
             removed.discovery.forget_sources()
             removed.recording.stop()
             self._leaving.append(removed)
+        for plane in front.named.values():
+            plane.cluster.count_apart(config.settings.limits.client_requests)
         self._apply_routes(config)
         if front.named or self._leaving:
             self.share()

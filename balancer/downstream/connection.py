@@ -18,7 +18,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import AdminExchanges, handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
-from balancer.errors import CLIENT_LEFT, BodyTooLarge, MalformedBody, RequestRejected
+from balancer.errors import CLIENT_LEFT, BodyTooLarge, MalformedBody, RequestRejected, body_too_large
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.responder import RequestHandler
 from balancer.exchange.tunnel import PendingUpgrade
@@ -303,6 +303,8 @@ class Http1Connection(Http1Responder):
             self.idle_since = cluster.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = handler  # sent with the body in this read
+            if limit is not None and request.fields.length > limit:
+                self._reject(body_too_large(limit))
             return
         if not request.fields.keep_alive:
             self._reader = None

@@ -91,7 +91,8 @@ class Exchange(ExchangeState):
         self.rules = HTTP if downstream.call is None else RpcRules(downstream.call)
         if request.fields.has_body:
             self.is_complete = False
-            self.body_buffer = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
+            self.body_buffer = body = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
+            body.states_length = cluster.buffering is not None and cluster.buffering.request > 0
 
     # --- the request
 

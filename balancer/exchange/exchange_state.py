@@ -127,6 +127,7 @@ class ExchangeState:
     body_buffer: RequestBody | None = None  # None if it has no body
     kept: KeptBody | None = None  # the same, if the body is or was received whole before an endpoint is asked
     usage: ClientUsage | None = None  # of its client, while it counts there
+    counted_in: dict[ClientUsage, int] | None = None  # as well, where its cluster has a limit of its own
     pending: PendingBytes | None = None  # its charge while it waits or its head is large
     race: Race | None = None  # while a hedged attempt runs beside the current one
     attempts = 0
@@ -151,7 +152,11 @@ class ExchangeState:
         self.needs_own = len(request.raw) > LARGEST_SHARED
         is_offer = request.fields.is_offer
         usage.tunnels += is_offer
-        if usage.requests > limit and not self.downstream.client.is_trusted:
+        number, own = usage.requests, self.cluster.own_requests
+        if own is not None:
+            self.counted_in, limit = own, self.cluster.limits.client_requests
+            number = own[usage] = own.get(usage, 0) + 1
+        if number > limit and not self.downstream.client.is_trusted:
             return TooManyRequests(f"{limit} requests of this client are not answered yet")
         if is_offer and usage.tunnels > 1 and not self.cluster.pools.leaves_room(usage.tunnels):
             return TooManyRequests(f"{usage.tunnels - 1} tunnels of this client leave no room for more")
@@ -187,6 +192,9 @@ class ExchangeState:
             self.usage = None
             usage.requests -= 1
             usage.tunnels -= self.request.fields.is_offer
+            own, self.counted_in = self.counted_in, None
+            if own is not None and (left := own.pop(usage) - 1):
+                own[usage] = left
         if self.pending is not None:
             self.uncharge()
 

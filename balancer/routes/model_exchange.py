@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from balancer.cluster.cluster import Cluster
-from balancer.errors import BytesExhausted, ForwardingError, RequestRejected
+from balancer.errors import BytesExhausted, ForwardingError, RequestRejected, body_too_large
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.exchange_state import End, State
 from balancer.exchange.receiving import drop_body, receive
@@ -80,7 +80,7 @@ class ModelExchange(Exchange):
         self._leave()
         downstream.hand_over(handler)
         if limit is not None and len(data) > limit:
-            handler.reject(RequestRejected(413, "body_too_large", f"at most {limit} bytes of body"))
+            handler.reject(body_too_large(limit))
             return
         if data:
             handler.request_body(data)

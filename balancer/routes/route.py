@@ -102,13 +102,16 @@ class Route:
         """
         if not (self._rewrites and request.target.startswith(b"/")):  # OPTIONS * and CONNECT have no path
             return
-        _, mark, query = request.target.partition(b"?")
-        target = b"%b%b%b" % (self._replaced(request.path, self._replacement), mark, query)
+        sent, mark, query = request.target.partition(b"?")
+        target = b"%b%b%b" % (self._replaced(sent, request.path, self._replacement), mark, query)
         request.retarget(target, b"\r\nX-Forwarded-Prefix: %b" % self._prefix if self._prefix else b"")
 
-    def _replaced(self, path: bytes, replacement: bytes) -> bytes:
-        """Return a path that begins with the prefix, with `replacement` instead of that."""
-        path = replacement + path[len(self._prefix) :]
+    def _replaced(self, sent: bytes, path: bytes, replacement: bytes) -> bytes:
+        """Return a path that begins with the prefix, with `replacement` instead of that: the rest as it was sent, or as
+        in the normalized `path` where the prefix was written in another way or the result could be read as a URL."""
+        size = len(self._prefix)
+        is_plain = sent.startswith(self._prefix) and (replacement or sent[size : size + 2] != b"//")
+        path = replacement + (sent if is_plain else path)[size:]
         return path if path.startswith(b"/") else b"/" + path
 
     def response(self, request: Request) -> tuple[int, bytes, bytes]:
@@ -140,13 +143,12 @@ class Route:
     def _location(self, redirect: RedirectConfig, request: Request) -> bytes:
         target = request.target if request.target.startswith(b"/") else b"/"
         if redirect.path is not None or redirect.replace_prefix is not None:
-            _, mark, query = target.partition(b"?")
+            sent, mark, query = target.partition(b"?")
             if redirect.path is not None:
                 path = redirect.path.encode()
             else:
-                path = self._replaced(
-                    request.path, (redirect.replace_prefix or "").removesuffix("/").encode()
-                )
+                new = (redirect.replace_prefix or "").removesuffix("/").encode()
+                path = self._replaced(sent, request.path, new)
             target = b"%b%b%b" % (path, mark, query)
             if redirect.host is None and redirect.scheme is None:
                 return target

@@ -84,9 +84,10 @@ def internal_head(
 class InternalRequest(UpstreamAttempt):
     """One internal request.
 
-    `head` is the request's, None: only connect. `on_end` is called once with the result, after the connection was
-    released or closed, unless the request is cancelled. `timeout`: seconds from `started_at` to the last byte. `clock`
-    measures `InternalResult.seconds`.
+    `head` is the request's, None: only connect, and close the connection again, which would keep a worker that serves
+    one at a time from all others. `on_end` is called once with the result, after the connection was released or closed,
+    unless the request is cancelled. `timeout`: seconds from `started_at` to the last byte. `clock` measures
+    `InternalResult.seconds`.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class InternalRequest(UpstreamAttempt):
         if self.is_over:
             return
         self.is_over = True
-        self.release(is_clean=error is None)
+        self.release(is_clean=error is None and self._head is not None)
         seconds = self._clock() - self._sent_at
         body = b"".join(self._pieces)[: self._body_limit]
         self._on_end(InternalResult(error, fault, self._response, seconds, body, self._trailers))

@@ -161,7 +161,7 @@ class AdminHandlers:
                     await self._orders.admit(request)
                 response = await handler(request)
         except REFUSALS as error:
-            response = refusal(error)
+            response = refusal(error, request)
         except web.HTTPException as error:
             self._log(request, error, began_at)
             raise

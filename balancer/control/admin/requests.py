@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from balancer.config.documents import MAX_DEPTH, TOO_DEEP, check_limits
 from balancer.config.problems import ConfigError, first_problem
+from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.section import Section
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.policy_report import Describe
@@ -54,10 +55,15 @@ REFUSALS: Final[tuple[type[Exception], ...]] = (CommandRefused, *STATUSES)
 """Errors of handlers that are answered."""
 
 
-def refusal(error: Exception) -> web.Response:
+def refusal(error: Exception, request: web.Request) -> web.Response:
     """Return the answer to a request that ends with one of `REFUSALS`."""
     status = error.status if isinstance(error, CommandRefused) else STATUSES[type(error)]
-    return problem(status, str(error))
+    line, front = str(error), request.app[FRONT]
+    if isinstance(error, UnknownEndpoint):
+        planes, name = ((DEFAULT, front), *front.named.items()), request.match_info.get("id")
+        holders = [cluster for cluster, plane in planes if name in plane.registry.members]
+        line += f"; clusters that have it: {', '.join(holders)}" if holders else ""
+    return problem(status, line)
 
 
 def problem(status: int, line: str) -> web.Response:

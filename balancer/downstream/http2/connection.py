@@ -240,11 +240,10 @@ class Http2Connection(OpenStreams):
         except RequestRejected as error:
             self._refuse(stream, error, has_ended)
             return
-        if limit is not None and request.fields.length > limit:
-            too_large = RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
-            self._refuse(stream, too_large, has_ended)
-            return
         stream.expect(handler, request, limit, has_ended)
+        if limit is not None and request.fields.length > limit:
+            stream.reject_body(limit)
+            return
         if request.fields.is_offer:
             stream.await_upgrade()
         if stream.expects_body:

@@ -14,7 +14,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
 from balancer.downstream.http2.open_streams import CROWD, OpenStreams, own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, AdminTransport, StreamTransport
-from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset
+from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset, body_too_large
 from balancer.exchange.responder import RequestHandler, Responder
 from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.grpc.call import GrpcCall
@@ -114,8 +114,7 @@ class Http2Stream(Responder):
             self._received += size
             limit = self._body_limit
             if limit is not None and self._received > limit:
-                self._connection.count_fault()
-                self._reject(RequestRejected(413, "body_too_large", f"at most {limit} bytes of body"))
+                self.reject_body(limit)
                 return
             if size:
                 self._handler.request_body(data)
@@ -133,6 +132,11 @@ class Http2Stream(Responder):
         elif self._handler is not None and self.expects_body:
             self.expects_body = False
             self._handler.request_ended(trailers)
+
+    def reject_body(self, limit: int) -> None:
+        """Reject the request, whose body has or announces more than `limit` bytes."""
+        self._connection.count_fault()
+        self._reject(body_too_large(limit))
 
     def _reject(self, error: RequestRejected) -> None:
         if self._handler is not None:

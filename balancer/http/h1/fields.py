@@ -140,14 +140,14 @@ def without(names: Iterable[bytes], block: bytes, keep: frozenset[bytes] = froze
     return b"\r\n".join(kept)
 
 
-_CHUNKED_LINE: Final = b"\nTransfer-Encoding: chunked\r"
+CHUNKED_LINE: Final = b"\nTransfer-Encoding: chunked\r"
 
 
 def restated(block: bytes, framing: Framing, length: int) -> bytes:
     """Return `block` with its only, validated, Content-Length or Transfer-Encoding in canonical form: one space and
     digits without leading zeros, or `Transfer-Encoding: chunked`."""
     is_chunked = framing is Framing.CHUNKED
-    usual = _CHUNKED_LINE if is_chunked else b"\nContent-Length: %d\r" % length
+    usual = CHUNKED_LINE if is_chunked else b"\nContent-Length: %d\r" % length
     if block.find(usual) >= 0 or (not is_chunked and block.find(usual.lower()) >= 0):
         return block
     for name, _, (start, end) in found(_LENGTH_STATED, block):

@@ -89,15 +89,10 @@ class RequestReader:
         return request
 
     def body(self, request: Request, limit: int | None) -> Body:
-        """Return a reader for the body of `request`, of at most `limit` bytes. Raises `RequestRejected` if it is too
-        long.
-        """
-        fields = request.fields
-        if fields.framing is _CHUNKED:
+        """Return a reader for the body of `request`, which fails beyond `limit` bytes if it is chunked."""
+        if request.fields.framing is _CHUNKED:
             return ChunkedBody(limit, self._limits.head, self._limits.fields)
-        if limit is not None and fields.length > limit:
-            raise RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
-        return SizedBody(fields.length)
+        return SizedBody(request.fields.length)
 
     def _judge(self, data: bytes) -> None:
         parser = self._parser

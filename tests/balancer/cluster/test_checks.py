@@ -58,20 +58,22 @@ async def test_checks_and_requests_share_connections(stage: Stage) -> None:
 
 
 async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
-    """At the start and after it is added, without a request; the first request uses that connection."""
+    """At the start and after it is added, without a request. It is closed at once: a worker that serves one connection
+    at a time would serve nobody else."""
     worker, other = await stage.worker(response()), await stage.worker(response())
     await stage.serve(worker, stage.dead_port(), health_checks={"first_connect": True})
-    await stage.eventually(lambda: stage.pool("w0").idle == 1 and stage.pool("w1").is_unreachable)
+    await stage.eventually(lambda: stage.pool("w0").counts.opened and stage.pool("w1").is_unreachable)
+    assert repr(stage.pool("w0")) == "<Pool w0 idle=0 leased=0 opening=0>"
     assert (stage.pool("w0").is_unreachable, worker.requests) == (False, [])
     added = EndpointConfig(id="added", address=f"http://127.0.0.1:{other.port}")
     stage.control_plane.registry.add(added)
     await check(stage, 0.25)
-    assert stage.pool("added").idle == 1
+    assert (stage.pool("added").counts.opened, stage.pool("added").idle) == (1, 0)
     stage.cluster.router.set_enabled("w1", False)  # a retry opens a connection of its own
     for _ in range(4):
         assert (await stage.ask(get())).status == 200
         await check(stage, 0.25)
-    assert (len(worker.connections), len(other.connections)) == (1, 1)
+    assert (len(worker.connections), len(other.connections)) == (2, 2)
 
 
 async def test_first_connects_are_bounded(stage: Stage) -> None:
@@ -324,7 +326,7 @@ async def test_refusing_worker_is_ejected_and_returns(stage: Stage) -> None:
     assert not stage.state().is_ejected
     bodies = {(await stage.ask(get())).body for _ in range(4)}
     assert bodies == {b"back", b"other"}
-    assert len(worker.connections) == 1  # that of the check
+    assert len(worker.connections) == 2  # that of the check, which was closed, and that of the requests
 
 
 @pytest.mark.parametrize("settings", [{"path": "/healthz"}, {}])

@@ -101,14 +101,14 @@ LAST = """
 [Timeouts]; head = 1 -> balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'
 [helth_checks] -> balancer.toml:4: helth_checks: is not a known key; did you mean 'health_checks'?
 [timeouts]; home_region = 'a' ->
-    balancer.toml:5: timeouts.home_region: is not a known key; did you mean home_region?
+    balancer.toml:5: timeouts.home_region: is not a known key; it is a key of the top level and of clusters
 max-in-flight = 1 ->
     balancer.toml:4: endpoints.0.max-in-flight: is not a known key; did you mean 'max_in_flight'?
 zzz = 1 -> balancer.toml:4: endpoints.0.zzz: is not a known key
 url = "http://a:1" -> balancer.toml:4: endpoints.0.url: is not a known key; did you mean 'address'?
 cookie = "a" -> balancer.toml:4: endpoints.0.cookie: is not a known key
 [timeouts]; statuses = [503] -> balancer.toml:5: timeouts.statuses: is not a known key; did you mean retry.statuses?
-timeouts = 1 -> balancer.toml:4: endpoints.0.timeouts: is not a known key; did you mean timeouts?
+timeouts = 1 -> balancer.toml:4: endpoints.0.timeouts: is not a known key; it is a key of the top level and of clusters
 [health_checks]; interval = 1; fast_interval = 2 ->
     balancer.toml:6: health_checks.fast_interval: must not be longer than interval (1), got 2
 [policy]; name = "steelyard"; margin = nan ->

@@ -17,7 +17,7 @@ from balancer.process.server import Server, build, build_cluster
 from balancer.process_context import ProcessContext
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.sharing.siblings import Siblings
-from tests.support.admin_requests import status
+from tests.support.admin_requests import command, status
 from tests.support.config_files import table
 from tests.support.stage import ManualClock, Stage, pool_of, serve_api
 from tests.support.wire import PATIENCE, get, response
@@ -178,3 +178,12 @@ async def test_refused_pools_leave_the_memory_of_processes(tmp_path: Path, is_va
         with pytest.raises(ConfigError):
             await pools.prepare(config)
     assert board.pages[0].rows() == {}
+
+
+async def test_unknown_endpoint_is_refused_with_the_clusters_that_have_it(stage: Stage) -> None:
+    worker = await stage.worker(response(b"api"))
+    await serve_api(stage, pool_of(worker))
+    found = await command(stage, "PATCH", "/-/endpoints/a0", {"state": "drain"})
+    assert found == (404, {"error": "no endpoint 'a0'; known: w0; clusters that have it: api"})
+    found = await command(stage, "PATCH", "/-/endpoints/zz?cluster=api", {"state": "drain"})
+    assert found == (404, {"error": "no endpoint 'zz'; known: a0"})

@@ -17,7 +17,7 @@ from tests.support.admin_requests import metrics, status
 from tests.support.example_counts import examples
 from tests.support.http2_client import WEBSOCKET, Http2Client, accept_of, fields, http2_client
 from tests.support.programs import PATIENCE, starting, workers
-from tests.support.stage import Stage
+from tests.support.stage import Stage, pool_of
 from tests.support.wire import ScriptedWorker, Wire, get, response
 
 OTHER = "127.0.0.2"
@@ -92,6 +92,33 @@ async def test_requests_of_one_client_are_bounded(stage: Stage, protocol: str) -
     assert [(await wire.response()).status for wire in wires] == [200] * len(wires)
     assert [await all_of(one) for one in first] == ([[200, 429], [200, 200]] if first else [])
     assert (await stage.ask(get())).status == 200
+
+
+async def test_limit_of_a_cluster_counts_its_own_requests(stage: Stage) -> None:
+    """Those at other clusters leave all of it; of its own one more gets 429, and an answered one makes room. A limit
+    that is that of the top level is of all requests."""
+    gate, files = Gate(), await stage.worker(response(b"files"))
+    clusters = {"dl": pool_of(files, limits={"client_requests": 2})}
+    routes = [{"prefix": "/dl", "cluster": "dl"}, {"prefix": "/slow", "cluster": "slow"}]
+    slow = pool_of(await stage.worker(gate))
+    await stage.serve(endpoints=[], clusters={**clusters, "slow": slow}, routes=routes)
+    busy = [await stage.sending(get(b"/slow")) for _ in range(3)]
+    await stage.eventually(lambda: len(gate.order) == 3)
+    for _ in range(4):
+        assert (await stage.ask(get(b"/dl"))).status == 200
+    slow = {**slow, "limits": {"client_requests": 4}}
+    await stage.reload(clusters={**clusters, "slow": slow})
+    busy += [await stage.sending(get(b"/slow")) for _ in range(4)]
+    await stage.eventually(lambda: len(gate.order) == 7)
+    assert (await stage.ask(get(b"/slow"))).status == 429
+    assert (await stage.ask(get(b"/dl"))).status == 200
+    gate.opens.set()
+    assert [(await each.response()).status for each in busy] == [200] * 7
+    assert (await stage.ask(get(b"/slow"))).status == 200
+    own = stage.control_plane.named["slow"].cluster.own_requests
+    await stage.eventually(lambda: own == {})
+    await stage.reload(clusters={"dl": pool_of(files), "slow": slow}, limits={"client_requests": 4})
+    assert stage.control_plane.named["slow"].cluster.own_requests is None
 
 
 async def test_requests_of_a_trusted_proxy_are_not_counted_together(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -43,6 +44,23 @@ buffered = partial(buffering, buffering=(("request", LENGTH), ("total", TOTAL)))
 
 def errors(stage: Wireless) -> dict[str, int]:
     return dict(stage.cluster.counts.errors)
+
+
+@pytest.mark.parametrize("cuts", [[0], [70], [60, 66, 70]])
+@pytest.mark.parametrize("trailer", [b"", b"X: 1\r\n"])
+def test_kept_body_of_chunks_is_sent_with_its_length(cuts: list[int], trailer: bytes) -> None:
+    """However it is cut; chunks stay where trailers follow them, and where the body is longer than what may be kept."""
+    whole = CHUNKED + chunk(b"abc") + chunk(b"def") + b"0\r\n" + trailer + b"\r\n"
+    with buffered() as stage:
+        client = stage.client()
+        sends(stage, client, *(whole[at:to] for at, to in pairwise([0, *filter(None, cuts), len(whole)])))
+        (worker,) = stage.workers
+        sent, _, body = worker.received.partition(b"\r\n\r\n")
+        assert (b"\r\nContent-Length: 6" in sent, b"chunked" in sent) == (not trailer, bool(trailer))
+        assert bytes(body) == (b"6\r\nabcdef\r\n0\r\nX: 1\r\n\r\n" if trailer else b"abcdef")
+    with buffered() as stage:
+        sends(stage, stage.client(), CHUNKED, chunk(b"x" * (LENGTH + 1)), b"0\r\n\r\n")
+        assert b"chunked" in stage.workers[0].received
 
 
 def test_worker_is_asked_once_the_body_is_whole() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.support.http2_client import http2_client
 from tests.support.outgoing import outgoing_request
 from tests.support.scripted_transports import hello, serve_plays, values
 from tests.support.stage import Stage, pool_of
-from tests.support.wire import Message, Wire, answering, get, playing, post_chunked, response
+from tests.support.wire import Message, Wire, answering, get, playing, post, post_chunked, response
 
 HSTS = {"Strict-Transport-Security": "max-age=63072000"}
 EVERY = "{client}|{scheme}|{host}|{tls}|{cluster}|{endpoint}|{request_id}"
@@ -212,6 +213,36 @@ async def test_balancers_own_answers_have_them(stage: Stage) -> None:
     client = await http2_client(stage)
     assert (await client.ask(path=b"/none")).head[b"x-frame-options"] == b"DENY"
     assert (await client.ask(method=b"TRACE")).head[b"x-frame-options"] == b"DENY"
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_413_has_them_and_the_id_of_its_request(stage: Stage, tmp_path: Path, is_chunked: bool) -> None:
+    """Whether the body announces its length or shows it, over HTTP/1.1 and HTTP/2."""
+    fields = {"set": {"Access-Control-Allow-Origin": "*", "X-Rid": "{request_id}"}}
+    log = tmp_path / "access.log"
+    await stage.serve(
+        endpoints=[], routes=[{"prefix": "/", "cluster": "up", "response_fields": fields}],
+        clusters={"up": pool_of(await stage.worker(response()), limits={"body": 10})},
+        log={"access": "json", "path": str(log)},
+    )  # fmt: skip
+    request = post_chunked(b"x" * 11) if is_chunked else post(b"x" * 11)
+    answer = await stage.ask(request.replace(b"\r\n\r\n", b"\r\nX-Request-ID: mine\r\n\r\n", 1))
+    names = (b"Access-Control-Allow-Origin", b"X-Rid", b"Connection")
+    assert (answer.status, *(answer.value(name) for name in names)) == (413, b"*", b"mine", b"close")
+    stated = () if is_chunked else ((b"content-length", b"11"),)
+    client = await http2_client(stage)
+    other = await client.ask((b"x-request-id", b"other"), *stated, body=b"x" * 11, method=b"POST")
+    assert (other.status, other.head[b"access-control-allow-origin"], other.head[b"x-rid"]) == (
+        413,
+        b"*",
+        b"other",
+    )
+    await client.wire.close()
+    await stage.running.stop()
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(each["reason"], each["cluster"], each["request_id"]) for each in entries] == [
+        ("body_too_large", "up", "mine"), ("body_too_large", "up", "other"),
+    ]  # fmt: skip
 
 
 async def test_an_authorised_request_and_its_denial_have_them(stage: Stage) -> None:

@@ -35,6 +35,7 @@ REDIRECTS: list[dict[str, Any]] = [
         (b"/v1/", 308, b"/v2/"),
         (b"/v1/a%20b/?x", 308, b"/v2/a%20b/?x"),
         (b"/v1/../v1/./a", 308, b"/v2/a"),
+        (b"/v1/%7Eu/%c3%a9//x", 308, b"/v2/%7Eu/%c3%a9//x"),
         (b"/strip", 308, b"/"),
         (b"/strip//evil.org/x", 308, b"/evil.org/x"),
         (b"/h/x?y", 308, b"http://new.org:8443/i/x?y"),

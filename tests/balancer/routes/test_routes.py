@@ -62,8 +62,11 @@ async def test_without_a_default_pool_the_rest_gets_404(stage: Stage, tmp_path: 
     assert ends == [(404, "unrouted"), (404, "unrouted"), (200, "ok")]
 
 
+AS_SENT = (b"/http://foo/%7Eu/%c3%a9", b"/x/y", b"/new//x")
+
+
 async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
-    """The worker learns what was removed; the query stays."""
+    """The worker learns what was removed; the query and the rest stay as sent, unless they could be read as a URL."""
     worker = await stage.worker(response())
     routes: list[dict[str, Any]] = [
         {"prefix": "/api/v1", "cluster": "api", "strip_prefix": True},
@@ -79,13 +82,25 @@ async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
         b"/old/x",
         b"/old",
         b"//api//v1/a%2Fb",
+        b"/api/v1/http://foo/%7Eu/%c3%a9",
+        b"/api/v1//x//y",
+        b"/old//x",
         b"/keep/x",
     ):
         await client.ask(get(target))
     lines = [request.line.split(b" ")[1] for request in worker.requests]
-    assert lines == [b"/", b"/", b"/x?q=/api/v1", b"/new/x", b"/new", b"/a%2Fb", b"/keep/x"]
+    assert lines == [b"/", b"/", b"/x?q=/api/v1", b"/new/x", b"/new", b"/a%2Fb", *AS_SENT, b"/keep/x"]
     prefixes = [request.value(b"X-Forwarded-Prefix") for request in worker.requests]
-    assert prefixes == [b"/api/v1", b"/api/v1", b"/api/v1", b"/old", b"/old", b"/api/v1", None]
+    assert prefixes == [
+        b"/api/v1",
+        b"/api/v1",
+        b"/api/v1",
+        b"/old",
+        b"/old",
+        *[b"/api/v1"] * 3,
+        b"/old",
+        None,
+    ]
 
 
 async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
