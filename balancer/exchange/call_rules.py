@@ -76,13 +76,13 @@ def _leave_out_unreachable(exchange: ExchangeState) -> None:
 
 
 def _has_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
-    """Return whether another attempt is possible. Its body must not have been dropped.
+    """Return whether another attempt is possible, and in time. Its body must not have been dropped.
 
     A failed attempt is settled before, so its place is free and health knows of it; one that goes on where no other
     follows (a status, a busy answer, `timeouts.attempt`) is still in flight.
     """
     cluster, body, state = exchange.cluster, exchange.body_buffer, attempt.assignment.state
-    if body is not None and body.is_spent:
+    if (body is not None and body.is_spent) or exchange.is_late:
         return False
     return cluster.router.has_another_try(
         cluster.retries.limit,

@@ -21,12 +21,12 @@ from policies.facts import OutcomeKind, RequestFacts, kind_of_answer
 
 
 def _may_hedge(exchange: ExchangeState, late: Attempt) -> bool:
-    """Return whether a request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
+    """Return whether a request may be hedged: sent once, complete, repeatable, in time, nothing sent to the client yet."""
     downstream, kept = exchange.downstream, exchange.body_buffer
     is_sent = exchange.is_complete and not downstream.is_held and downstream.pending_upgrade is None
     is_repeatable = kept is None or kept.may_be_sent_twice
     is_awaited = exchange.last_attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
-    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1
+    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1 and not exchange.is_late
 
 
 def hedge(exchange: ExchangeState, late: Attempt) -> None:

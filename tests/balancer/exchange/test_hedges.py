@@ -236,6 +236,14 @@ async def test_idempotent_requests_are_hedged(stage: Stage, hedged: Hedged, meth
     await hedged.end()
 
 
+async def test_late_request_is_not_hedged(stage: Stage, hedged: Hedged) -> None:
+    """No endpoint could answer within the time that the client has stated."""
+    await hedged.send(get(b"/", b"X-Timeout: 10"), queue={"timeout_header": "X-Timeout"})
+    await hedged.end()
+    assert (await hedged.client.response()).body == b"slow"
+    assert (stage.cluster.counts.hedged, hedged.other.requests) == (0, [])
+
+
 async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> None:
     """Not after an interim response either: the rest must come from the same worker."""
     worker = await stage.worker(playing(Wire.request, HINT, hedged.go, SLOW))
