@@ -163,6 +163,24 @@ async def test_closes_by_cause(stage: Stage) -> None:
     assert (counts.lost_idle, sum(counts.lost_ages)) == (2, 2)
 
 
+@pytest.mark.parametrize(("refusals", "status"), [(3, 200), (4, 502)])
+async def test_refused_request_is_sent_again_as_often_as_retries_allow(
+    stage: Stage, refusals: int, status: int
+) -> None:
+    """To the only endpoint, on new connections: no worker has processed it."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if len(plays) > refusals:
+            await hello(play)
+        else:
+            play.peer.writer.write(GoAwayFrame(0, last_stream_id=0).serialize())
+
+    plays = await serve_plays(stage, script, retries=3)
+    assert (await stage.ask(post(b"x"))).status == status
+    assert (len(plays), stage.pool().counts.opened) == (4, 4)
+
+
 async def test_pings_count_as_heartbeats(stage: Stage) -> None:
     """Counted as heartbeats, and as failed without a reply."""
     worker = await serve_frames(stage, timeouts={"first_byte": 100})
