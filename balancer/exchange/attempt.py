@@ -61,7 +61,6 @@ class Attempt(RoutedAttempt):
     state: AttemptState = CONNECTING
     head = b""  # sent instead of the request's, unless it is b""
     client_stays = True  # the downstream connection is kept alive after the response
-    has_sent_interim = False  # an interim response has been sent to the client
     was_refused = False  # the response was not taken over because of the bound on buffers
     added = b""  # lines of the response beside the worker's: of an authorisation, and of an explanation of the pick
     is_read = False  # there are such lines, or the fields of its response are edited or logged
@@ -205,11 +204,9 @@ class Attempt(RoutedAttempt):
         return fields + self.added if self.added and is_final else fields
 
     def _send_interim(self, exchange: ExchangeState, response: Response) -> None:
-        """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
-        exchange.active_at = self.cluster.now()
+        """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client. It extends no timeout."""
         fields = self._fields_of(exchange, response)
         if not exchange.request.fields.is_http10:
-            self.has_sent_interim = True
             exchange.downstream.send_interim(response, fields)
 
     def may_switch(self, response: Response) -> bool:

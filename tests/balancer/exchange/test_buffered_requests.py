@@ -178,7 +178,10 @@ def test_deadline_includes_the_time_of_the_body() -> None:
         stage.advance(1.5)
         sends(stage, late, b"x")
         assert late.received.startswith(b"HTTP/1.1 503 ")
-        assert (errors(stage), stage.cluster.queue.dropped) == ({"deadline_passed": 1}, {"deadline_passed": 1})
+        assert (errors(stage), stage.cluster.queue.dropped) == (
+            {"deadline_passed": 1},
+            {"deadline_passed": 1},
+        )
         sends(stage, other, b"x")
         assert len(stage.workers) == 1
 
