@@ -24,7 +24,6 @@ from tests.support.wire import (
     Script,
     ScriptedWorker,
     Wire,
-    answering,
     answering_after,
     get,
     playing,
