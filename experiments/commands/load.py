@@ -303,9 +303,8 @@ def print_statuses(console: Console, directory: Path) -> None:
         found = Counter(int(status) for run in runs for status in run.samples.status[run.samples.status > 0])
         words = ", ".join(f"{status} × {count}" for status, count in sorted(found.items())) or "none"
         lost = Counter(Kind(kind) for run in runs for kind in run.samples.kind[run.samples.status <= 0])
-        note = "; without one: " * bool(lost) + ", ".join(
-            f"{kind.name.lower()} × {lost[kind]}" for kind in sorted(lost)
-        )
+        fates = ", ".join(f"{kind.name.lower()} × {lost[kind]}" for kind in sorted(lost))
+        note = f"; without one: {fates}" if lost else ""
         if any(300 <= status < 400 for status in found):
             note = f"; redirects count as answers and are not followed{note}"
         console.print(Text(f"Statuses of {entry.label}: {words}{note}"))
