@@ -72,11 +72,16 @@ def fault_of(config: HealthChecksConfig, result: InternalResult) -> str | None:
     return None if wanted.encode() in result.body else f"no {wanted!r} in the body"
 
 
-def at_port(endpoint: Endpoint, port: int) -> Endpoint:
-    """Return the endpoint with another port; one with a Unix socket as it is."""
+def at_port(endpoint: Endpoint, port: int, scheme: str | None) -> Endpoint:
+    """Return the endpoint with another port, and scheme unless that is None; one with a Unix socket as it is."""
     url = urlsplit(endpoint.address)
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
-    return replace(endpoint, address=f"{url.scheme}://{host}:{port}") if host else endpoint
+    return replace(endpoint, address=f"{scheme or url.scheme}://{host}:{port}") if host else endpoint
+
+
+def transport_of(config: HealthChecksConfig) -> str:
+    """Return the transport of checks at another port, whose server need not speak what the endpoint does."""
+    return "native" if config.grpc is None else "http2"
 
 
 class EndpointCheck:
@@ -161,8 +166,9 @@ class Checks:
         if config.port is not None and self._needs_connect(state):
             config = config.model_copy(update={"path": None, "grpc": None, "port": None})
         elif config.port is not None:
-            endpoint = at_port(endpoint, config.port)
-            pool = self._pools.aside(endpoint)
+            endpoint = at_port(endpoint, config.port, config.scheme)
+            is_there = endpoint is not state.endpoint
+            pool = self._pools.aside(endpoint, transport_of(config) if is_there else pool.transport)
         on_end = partial(self._ended, check, config, state.record.count)
         if config.grpc is not None and not pool.carries_rpcs:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')

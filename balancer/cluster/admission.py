@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from balancer.cluster.wait_queue import TOO_LATE, RequestQueue
+from balancer.cluster.wait_queue import RequestQueue
 from balancer.config.schema.queue import AdmissionConfig, LevelConfig, QueueConfig
-from balancer.errors import DeadlinePassed, Shed
+from balancer.errors import Shed
 from balancer.http.h1.request_hints import HintFields, RequestHints
 from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
@@ -90,9 +90,7 @@ class Admission:
             level = rules.default if stated.level is None else stated.level
             deadline = self._deadline(stated, now)
             if now >= deadline:
-                error = DeadlinePassed(TOO_LATE, self._queue.retry_after(now))
-                self._queue.note_dropped(level, error)
-                raise error
+                raise self._queue.too_late(level, now)
         if len(rules.levels) > 1:
             self._check_capacity(level, now)
         return level, deadline

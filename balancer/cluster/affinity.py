@@ -13,12 +13,9 @@ from hashlib import blake2b
 from balancer.config.schema.sticky import KeyConfig, StickyConfig
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import CookieSearch, Find, first_value_of
-from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.request_head import KeyOf, Request
-from balancer.http.h1.response_head import Response
 from policies.policy import Policy
 from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
-from policies.routing.assignment import Assignment
 
 _FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
 """The first address of X-Forwarded-For: the client as the first proxy saw it."""
@@ -84,8 +81,6 @@ class Stickiness:
 
     def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
         """Return the Set-Cookie line for a response of this endpoint, b"" if the client has that cookie already."""
-        if self._config.cookie is None:
-            return b""
         token = self._token(endpoint_id)
         if request.key_by(self.key_of, client) == token:
             return b""
@@ -98,27 +93,6 @@ class Stickiness:
             self._secret, digest_size=32
         ).digest()  # hashed, because BLAKE2b limits the length of its key
         return blake2b(endpoint_id.encode(), key=key, digest_size=TOKEN_BYTES).hexdigest()
-
-
-class ResponseEdits:
-    """Edits of response fields: remove internal fields, add the affinity cookie."""
-
-    def __init__(self, internal: InternalFields | None, stickiness: Stickiness | None) -> None:
-        self._internal = internal
-        self._stickiness = stickiness
-
-    def fields_of(
-        self, response: Response, request: Request, client: Client, assignment: Assignment | None
-    ) -> bytes:
-        """Return the response's fields, edited."""
-        internal, stickiness = self._internal, self._stickiness
-        block = response.block if internal is None else response.block_without(internal)
-        if stickiness is None or assignment is None:
-            return block
-        status = response.status
-        if status >= 200 or status == 101:
-            block += stickiness.cookie(request, client, assignment.state.id)
-        return block
 
 
 def _attributes(config: StickyConfig) -> str:

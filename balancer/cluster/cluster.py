@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from balancer.clients.client_usage import ClientUsage
 from balancer.cluster.admission import Admission, admission_rules
-from balancer.cluster.affinity import ResponseEdits
+from balancer.cluster.affinity import Stickiness
 from balancer.cluster.explaining import Explaining
 from balancer.cluster.hedge_timer import HedgeTimer
 from balancer.cluster.retry_rules import Retries
@@ -204,7 +204,7 @@ class Cluster:
         self.key_of: KeyOf | None = config.key_of
         by_field = settings.key.by in ("header", "cookie")  # a sticky cookie names an endpoint
         self.has_session_keys = by_field or settings.sticky.header is not None
-        self.edits: ResponseEdits | None = config.edits
+        self.cookies: Stickiness | None = config.stickiness if settings.sticky.cookie else None
         self.adds_forwarded = settings.headers.forwarded
         self.allowed_methods = frozenset(method.encode() for method in settings.http.allow)
         self._trusted = settings.trusted_proxies

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from balancer.cluster.affinity import ResponseEdits, Stickiness, key_of
+from balancer.cluster.affinity import Stickiness, key_of
 from balancer.config.loading import Settings
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.own_responses import ErrorBodies
@@ -33,7 +33,6 @@ class RuntimeConfig:
     upstream_tls: UpstreamTls
     stickiness: Stickiness | None
     key_of: KeyOf | None
-    edits: ResponseEdits | None
     token: bytes | None
     error_bodies: ErrorBodies | None
     named: Mapping[str, RuntimeConfig]  # of the named clusters
@@ -46,7 +45,6 @@ class RuntimeConfig:
 def runtime_config_of(settings: Settings) -> RuntimeConfig:
     """Return the runtime configuration for `settings`. Raises `ConfigError`."""
     names, token = settings.headers.internal, settings.admin.token
-    internal = InternalFields(names) if names else None
     sticky = settings.sticky
     stickiness = Stickiness(sticky) if sticky.cookie or sticky.header else None
     if settings.discovery.kubernetes is not None:
@@ -57,12 +55,11 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
     return RuntimeConfig(
         settings=settings,
         http2=_http2_limits(settings),
-        internal_fields=internal,
+        internal_fields=InternalFields(names) if names else None,
         server_tls=server_tls_of(settings),
         upstream_tls=upstream_tls_of(settings),
         stickiness=stickiness,
         key_of=stickiness.key_of if stickiness is not None else key_of(settings.key),
-        edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
         token=token.get_secret_value().encode() if token is not None else None,
         error_bodies=_error_bodies(settings),
         named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.clusters},

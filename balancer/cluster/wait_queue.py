@@ -112,9 +112,7 @@ class RequestQueue:
         tickets, remaining = self.tickets, waiter.deadline - now
         wait = 0.0 if tickets.is_adaptive else tickets.time_to_clear(tickets.ahead(waiter.level), now)
         if remaining <= 0.0 or wait > MAX_WAIT_RATIO * remaining:
-            error = DeadlinePassed(TOO_LATE, self.retry_after(now))
-            self.note_dropped(waiter.level, error)
-            raise error
+            raise self.too_late(waiter.level, now)
 
     def _make_room(self, newcomer: Waiter, now: float) -> None:
         """Reject the last request of a lower level, else that of the client with most requests of this level, unless it
@@ -193,6 +191,12 @@ class RequestQueue:
         """Count a request that the policy rejected, and return its error."""
         error = PoolOverloaded(str(Overloaded()), self.retry_after(self._now()))
         self.note_dropped(waiter.level, error)
+        return error
+
+    def too_late(self, level: int, now: float) -> DeadlinePassed:
+        """Count a request whose deadline has passed, and return its error."""
+        error = DeadlinePassed(TOO_LATE, self.retry_after(now))
+        self.note_dropped(level, error)
         return error
 
     def note_dropped(self, level: int, error: Unserved) -> None:

@@ -20,6 +20,7 @@ from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import RouteConfig, by_place
 from balancer.syntax.urls import host_in
 from policies import registry
+from policies.errors import some_of
 
 RESERVED: Final = "/-/"
 """Paths of the admin interface, which no route gets."""
@@ -39,6 +40,7 @@ def warnings_about(
     yield from misnamed_workers(settings, read)
     yield from unused_rate_limits(settings)
     yield from unused_check_keys(settings)
+    yield from failing_checks(settings, read)
     yield from unread_prompts(settings)
     yield from unused_load_probes(settings)
     yield from refused_at_start(settings)
@@ -121,6 +123,25 @@ def unused_check_keys(settings: Settings) -> Iterator[str]:
         for key in HealthChecksConfig.model_fields:
             if key not in of_connects and any(key in one.model_fields_set for one in every):
                 yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
+
+
+def failing_checks(
+    settings: Settings, read: Callable[[FileDiscovery], Sequence[EndpointConfig]]
+) -> Iterator[str]:
+    """Yield a line for each cluster with endpoints that checks by gRPC cannot ask."""
+    for name, cluster in {"": settings, **settings.clusters}.items():
+        checks, file = cluster.health_checks, cluster.discovery.file
+        if checks.grpc is not None and checks.port is None:
+            every = [*cluster.endpoints, *(() if file is None else read(file))]
+            failing = [one.id for one in every if one.transport != "http2"] + [
+                one.name for one in cluster.discovery.dns
+            ]
+            if failing:
+                place = f"clusters.{name}.health_checks" if name else "health_checks"
+                yield (
+                    f'{place}.grpc: every check of {some_of(failing)} fails: it needs transport = "http2", or a port '
+                    "of its own"
+                )
 
 
 def unread_prompts(settings: Settings) -> Iterator[str]:

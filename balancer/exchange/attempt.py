@@ -61,7 +61,6 @@ class Attempt(RoutedAttempt):
     state: AttemptState = CONNECTING
     head = b""  # sent instead of the request's, unless it is b""
     client_stays = True  # the downstream connection is kept alive after the response
-    has_sent_interim = False  # an interim response has been sent to the client
     was_refused = False  # the response was not taken over because of the bound on buffers
     added = b""  # lines of the response beside the worker's: of an authorisation, and of an explanation of the pick
     is_read = False  # there are such lines, or the fields of its response are edited or logged
@@ -183,11 +182,14 @@ class Attempt(RoutedAttempt):
             exchange.body_buffer.spend()
 
     def _visible_fields(self, exchange: ExchangeState, response: Response) -> bytes:
-        """Return the fields of a final response as the client may see them."""
-        cluster = self.cluster
-        if cluster.reads_load or cluster.edits is not None or self.is_read:
-            return self._fields_of(exchange, response)
-        return response.block
+        """Return the fields of a final response as the client may see them, with the affinity cookie."""
+        cluster, fields = self.cluster, response.block
+        if cluster.reads_load or cluster.internal_fields is not None or self.is_read:
+            fields = self._fields_of(exchange, response)
+        if cluster.cookies is not None:
+            client = exchange.downstream.client
+            fields += cluster.cookies.cookie(exchange.request, client, self.assignment.state.id)
+        return fields
 
     def _fields_of(self, exchange: ExchangeState, response: Response) -> bytes:
         """Return the response's fields as the client may see them; read the worker's load report."""
@@ -196,18 +198,15 @@ class Attempt(RoutedAttempt):
             self.fields = fields
         if cluster.reads_load:
             self.read_load(response)
-        if cluster.edits is not None:
-            client = exchange.downstream.client
-            fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)
+        if cluster.internal_fields is not None:
+            fields = response.block_without(cluster.internal_fields)
         is_final = response.status >= 200 or response.status == 101
         return fields + self.added if self.added and is_final else fields
 
     def _send_interim(self, exchange: ExchangeState, response: Response) -> None:
-        """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
-        exchange.active_at = self.cluster.now()
+        """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client. It extends no timeout."""
         fields = self._fields_of(exchange, response)
         if not exchange.request.fields.is_http10:
-            self.has_sent_interim = True
             exchange.downstream.send_interim(response, fields)
 
     def may_switch(self, response: Response) -> bool:
@@ -233,7 +232,7 @@ class Attempt(RoutedAttempt):
         if not exchange.downstream.accepts_switch(exchange.request, response):
             exchange.attempt_failed(self, MalformedResponse("Sec-WebSocket-Accept does not match the key"))
             return
-        fields = self._fields_of(exchange, response)
+        fields = self._visible_fields(exchange, response)
         self.answered(response.status, cluster.now())
         self.upstream = None
         exchange.tunnel_began(response.status)

@@ -22,6 +22,7 @@ from balancer.errors import (
     HeadTooLarge,
     MalformedResponse,
     ResponseTimeout,
+    StreamRefused,
     UnsupportedByTransport,
     UpstreamError,
 )
@@ -31,7 +32,7 @@ from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
 from balancer.http.h1.response_head import Response
 from balancer.upstream.pool import Pool
-from policies.facts import OutcomeKind
+from policies.facts import NONE_TRIED, OutcomeKind
 
 
 def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -> bool:
@@ -39,7 +40,8 @@ def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -
     if isinstance(error, ConnectFailed):
         if error.is_prompt:
             _leave_out_unreachable(exchange)
-        return _has_another_try(exchange, attempt, needs_other=False)
+        is_refused = isinstance(error, StreamRefused)
+        return _has_another_try(exchange, attempt, needs_other=False, is_refused=is_refused)
     if (
         error.needs_own and attempt.needs_own
     ):  # it has ended a connection of its own: it would end the next one
@@ -75,20 +77,23 @@ def _leave_out_unreachable(exchange: ExchangeState) -> None:
     }
 
 
-def _has_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
-    """Return whether another attempt is possible. Its body must not have been dropped.
+def _has_another_try(
+    exchange: ExchangeState, attempt: Attempt, *, needs_other: bool, is_refused: bool = False
+) -> bool:
+    """Return whether another attempt is possible, and in time. Its body must not have been dropped. A request that
+    `is_refused` unprocessed may go to the same endpoints again.
 
     A failed attempt is settled before, so its place is free and health knows of it; one that goes on where no other
     follows (a status, a busy answer, `timeouts.attempt`) is still in flight.
     """
     cluster, body, state = exchange.cluster, exchange.body_buffer, attempt.assignment.state
-    if body is not None and body.is_spent:
+    if (body is not None and body.is_spent) or exchange.is_late:
         return False
     return cluster.router.has_another_try(
         cluster.retries.limit,
         exchange.attempts,
         exchange.unsent,
-        exchange.tried | {state.id},
+        NONE_TRIED if is_refused else exchange.tried | {state.id},
         needs_other=needs_other,
     )
 

@@ -8,6 +8,7 @@ it possible. docs/design.md shows the states and their transitions.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, cast
 
 from balancer.cluster.cluster import Cluster
@@ -70,6 +71,7 @@ TUNNEL: Final = End.TUNNEL
 CHUNKED: Final = Framing.CHUNKED
 LARGE: Final = LARGE_BODY
 REPEATABLE: Final = IDEMPOTENT
+NEVER: Final = inf
 
 
 class Exchange(ExchangeState):
@@ -175,6 +177,9 @@ class Exchange(ExchangeState):
 
     def attempt(self) -> None:
         cluster, request = self.cluster, self.request
+        if self.deadline < NEVER and self._started_at and self.is_late:  # looked at before, at the head
+            self.reject(cluster.queue.too_late(self.level, cluster.now()))
+            return
         method, target = request.method, request.target
         # GET is the common case, and decoding or looking in a set costs more than comparing.
         is_get = method == b"GET"

@@ -210,6 +210,11 @@ class ExchangeState:
 
     # --- attempts
 
+    @property
+    def is_late(self) -> bool:
+        """Whether no answer would come within the time that the client has stated."""
+        return self.deadline < inf and self.cluster.now() >= self.deadline
+
     @abstractmethod
     def attempt(self) -> None:
         """Pick an endpoint and lease an upstream connection, or join the wait queue."""

@@ -1,7 +1,7 @@
 """Hedged attempts: two attempts at one request, until the first response.
 
-The first response head wins; nothing of the other attempt reaches the client. While both run, the response of each goes
-to its `HedgedAttempt`; then the remaining attempt receives its response itself.
+The first final response head wins; of the other attempt only earlier interim responses reach the client. While both
+run, the response of each goes to its `HedgedAttempt`; then the remaining attempt receives its response itself.
 
 The losing attempt runs on. Closing its connection would not stop the worker, which notices only when it writes, if at
 all. It would also hide that the endpoint is slow: no latency would be measured, and the endpoint would seem idle and
@@ -21,12 +21,12 @@ from policies.facts import OutcomeKind, RequestFacts, kind_of_answer
 
 
 def _may_hedge(exchange: ExchangeState, late: Attempt) -> bool:
-    """Return whether a request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
+    """Return whether a request may be hedged: sent once, complete, repeatable, in time, no final response begun."""
     downstream, kept = exchange.downstream, exchange.body_buffer
     is_sent = exchange.is_complete and not downstream.is_held and downstream.pending_upgrade is None
     is_repeatable = kept is None or kept.may_be_sent_twice
-    is_awaited = exchange.last_attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
-    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1
+    is_awaited = exchange.last_attempt is late and not downstream.is_write_paused
+    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1 and not exchange.is_late
 
 
 def hedge(exchange: ExchangeState, late: Attempt) -> None:
@@ -127,11 +127,12 @@ class HedgedAttempt(ResponseSink):
 
     def response_started(self, response: Response) -> None:
         upstream = self.attempt.upstream
-        if self.race is None:
-            if response.status >= 200:
-                self._learn(response, is_clean=False)
-            return
-        if self.race.answered(self, response, is_whole=False) and upstream is not None:
+        if response.status < 200:
+            if self.race is not None:
+                self.attempt.response_started(response)
+        elif self.race is None:
+            self._learn(response, is_clean=False)
+        elif self.race.answered(self, response, is_whole=False) and upstream is not None:
             upstream.hand_over(self.attempt)
             self.attempt.response_started(response)
 

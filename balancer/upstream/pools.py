@@ -40,8 +40,9 @@ class Pools(PoolContext):
         retired."""
         before = self.by_id.get(endpoint.id)
         has_moved = before is None or before.endpoint.address != endpoint.address
-        if before is None or has_moved or before.transport != self._transport_of(endpoint.id):
-            pool = self.by_id[endpoint.id] = self._new(endpoint)
+        transport = self._transport_of(endpoint.id)
+        if before is None or has_moved or before.transport != transport:
+            pool = self.by_id[endpoint.id] = self._new(endpoint, transport)
             if before is not None:
                 pool.route.is_down = before.route.is_down
                 self._retire(before)
@@ -58,9 +59,9 @@ class Pools(PoolContext):
         self._retire(self.by_id.pop(endpoint_id))
         self.routes.drop(endpoint_id)
 
-    def aside(self, endpoint: Endpoint) -> Pool:
+    def aside(self, endpoint: Endpoint, transport: str) -> Pool:
         """Return a pool for one request to another port of an endpoint; it keeps no connection."""
-        pool = self._new(endpoint)
+        pool = self._new(endpoint, transport)
         self._retire(pool)
         return pool
 
@@ -72,8 +73,7 @@ class Pools(PoolContext):
         config = self.configs.get(endpoint_id)
         return NATIVE if config is None else config.transport
 
-    def _new(self, endpoint: Endpoint) -> Pool:
-        transport = self._transport_of(endpoint.id)
+    def _new(self, endpoint: Endpoint, transport: str) -> Pool:
         if transport == NATIVE:
             return ConnectionPool(endpoint, self)
         # Imported here because most configurations do not need them.

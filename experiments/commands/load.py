@@ -36,6 +36,7 @@ from experiments.generator.generator import SPARE_CONNECTIONS
 from experiments.platform.descriptors import open_files
 from experiments.platform.terminal import clock, console_here
 from experiments.results.directory import load_results, require_new
+from experiments.run_data import Kind
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
 from experiments.service.plan import Contestant, contestants_of, service_scenario
 from experiments.service.target import parse_fields, reach, tls_of
@@ -292,7 +293,7 @@ def announce(console: Console, scenario: ServiceScenario, is_in_turns: bool) -> 
 
 
 def print_statuses(console: Console, directory: Path) -> None:
-    """Print how many responses had which status, for each entry of the results, if there are any."""
+    """Print how many responses had which status, and what became of requests without one, for each entry."""
     try:
         results = load_results(directory)
     except BadInputError:
@@ -301,7 +302,9 @@ def print_statuses(console: Console, directory: Path) -> None:
         runs = results.runs_of(entry.label)
         found = Counter(int(status) for run in runs for status in run.samples.status[run.samples.status > 0])
         words = ", ".join(f"{status} × {count}" for status, count in sorted(found.items())) or "none"
-        note = ""
+        lost = Counter(Kind(kind) for run in runs for kind in run.samples.kind[run.samples.status <= 0])
+        fates = ", ".join(f"{kind.name.lower()} × {lost[kind]}" for kind in sorted(lost))
+        note = f"; without one: {fates}" if lost else ""
         if any(300 <= status < 400 for status in found):
-            note = "; redirects count as answers and are not followed"
+            note = f"; redirects count as answers and are not followed{note}"
         console.print(Text(f"Statuses of {entry.label}: {words}{note}"))

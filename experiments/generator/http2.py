@@ -14,10 +14,10 @@ from typing import cast
 
 from experiments.generator.client import AnswerReceiver, Connection, Sender
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 1, 1, 4, 8, 32
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 2, 3, 4
-CANCEL = (8).to_bytes(4, "big")
+REFUSED_STREAM, CANCEL = (7).to_bytes(4, "big"), (8).to_bytes(4, "big")
 
 FRAME_HEAD = 9
 LARGEST_FRAME = 16_384
@@ -31,8 +31,12 @@ MOST_STREAMS = 100
 STATIC_METHODS = {"GET": b"\x82", "POST": b"\x83"}
 STATIC_SCHEMES = {"http": b"\x86", "https": b"\x87"}
 STATIC_STATUSES = {0x88: 200, 0x89: 204, 0x8A: 206, 0x8B: 304, 0x8C: 400, 0x8D: 404, 0x8E: 500}
-STATUS_NAMES = (0x08, 0x18, 0x48)
-"""First bytes of a field whose name is that of `:status` and whose value follows."""
+STATUS_NAMES = frozenset(first | index for first in (0x00, 0x10, 0x40) for index in range(8, 15))
+"""First bytes of a field whose name is that of `:status`, by one of its indices, and whose value follows."""
+LITERALS = {
+    first + name for first in (b"\0", b"\x10", b"\x40") for name in (b"\7:status", b"\x85\xb8\x84\x8d6\xa3")
+}
+"""First bytes of one that has the name itself, also in Huffman's code."""
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
@@ -102,9 +106,15 @@ def status_in(block: bytes) -> int:
             at += 1
     if at >= len(block):
         return 0
-    if block[at] in STATUS_NAMES:
-        size = block[at + 1] & 0x7F if at + 1 < len(block) else 0
-        return STATUSES.get(block[at + 1 : at + 2 + size], 0)
+    name = (
+        1
+        if block[at] in STATUS_NAMES
+        else next((len(one) for one in LITERALS if block.startswith(one, at)), 0)
+    )
+    if name:
+        at += name
+        size = block[at] & 0x7F if at < len(block) else 0
+        return STATUSES.get(block[at : at + 1 + size], 0)
     return STATIC_STATUSES.get(block[at], 0)
 
 
@@ -125,7 +135,7 @@ class Http2Stream:
 
     @property
     def is_reusable(self) -> bool:
-        return self._connection.is_usable
+        return self._connection.has_room
 
     @property
     def has_answered(self) -> bool:
@@ -163,6 +173,8 @@ class Http2Connection(Connection):
         self._owner = owner
         self._ready = asyncio.get_running_loop().create_future()
         self._streams: dict[int, Http2Stream] = {}
+        self._limit = MOST_STREAMS
+        self._head, self._head_flags = b"", 0  # of a response, as far as it has come
         self._next = 1
         self._came = b""
         self._window = self._stream_window = FIRST_WINDOW
@@ -175,6 +187,10 @@ class Http2Connection(Connection):
     @property
     def is_usable(self) -> bool:
         return not (self._is_going or self.is_closed)
+
+    @property
+    def has_room(self) -> bool:
+        return self.is_usable and len(self._streams) < self._limit
 
     async def ready(self) -> None:
         """Wait for the server's settings. Raises `ConnectionError` if it does not speak HTTP/2."""
@@ -238,11 +254,16 @@ class Http2Connection(Connection):
     # --- frames
 
     def _take(self, kind: int, flags: int, number: int, content: bytes) -> None:
-        """Handle a frame. Others than these, such as CONTINUATION, say nothing that is read."""
-        if kind in (DATA, HEADERS):
+        """Handle a frame. Others than these say nothing that is read."""
+        if kind == DATA:
             self._take_response(kind, flags, number, content)
+        elif kind in (HEADERS, CONTINUATION):
+            head, flags = self._head + content, self._head_flags | flags
+            self._head, self._head_flags = (b"", 0) if flags & END_HEADERS else (head, flags)
+            if flags & END_HEADERS:
+                self._take_response(HEADERS, flags, number, head)
         elif kind == RST_STREAM:
-            self._fail(number)
+            self._fail(number, was_refused=content == REFUSED_STREAM)
         elif kind == SETTINGS and not flags & ACK:
             self._take_settings(content)
         elif kind == PING and not flags & ACK:
@@ -280,30 +301,37 @@ class Http2Connection(Connection):
                 self._fail(number)
 
     def _take_settings(self, content: bytes) -> None:
-        limit = MOST_STREAMS
+        limit = self._limit
         for key, value in struct.iter_unpack(">HI", content[: len(content) // 6 * 6]):
             if key == INITIAL_WINDOW_SIZE:
                 for sender in self._streams.values():
                     sender.window += value - self._stream_window
                 self._stream_window = value
             elif key == MAX_CONCURRENT_STREAMS:
-                limit = min(limit, value)
+                limit = min(MOST_STREAMS, value)
         self.transport.write(frame(SETTINGS, ACK, 0))
-        if not self._ready.done():
-            if not limit:
-                self._refuse("the server allows no request at a time")
-                return
+        has_new_limit, self._limit = limit != self._limit, limit
+        if not self._ready.done() and limit:
             self.senders = [Http2Stream(self) for _ in range(limit)]
             self._ready.set_result(None)
+        elif self._ready.done() and has_new_limit and self.is_usable:
+            self._renew_places()
         self._send_bodies()
+
+    def _renew_places(self) -> None:
+        """Offer as many places as are free under a new limit; those in use become free as long as there is room."""
+        self._owner.connection_draining(self)
+        free = [Http2Stream(self) for _ in range(self._limit - len(self._streams))]
+        self.senders = [*self._streams.values(), *free] or self.senders
+        for sender in free:
+            self._owner.give_back(sender)
 
     def _take_goaway(self, last: int) -> None:
         """Use the connection for no further request; those behind `last` were not processed."""
         self._is_going = True
         self._owner.connection_draining(self)
         for number in [number for number in self._streams if number > last]:
-            self._streams[number].was_refused = True
-            self._fail(number)
+            self._fail(number, was_refused=True)
         self._close_if_drained()
 
     def _take_window(self, number: int, size: int) -> None:
@@ -341,10 +369,11 @@ class Http2Connection(Connection):
             receiver.answer_ended()  # gives the place back
         self._close_if_drained()
 
-    def _fail(self, number: int) -> None:
+    def _fail(self, number: int, *, was_refused: bool = False) -> None:
         sender = self._streams.pop(number, None)
         if sender is None:
             return
+        sender.was_refused = was_refused
         receiver, sender.receiver = sender.receiver, None
         if receiver is not None:
             receiver.answer_failed()

@@ -112,8 +112,9 @@ class ServiceRequest(InFlightRequest):
             super().answer_failed()
             return
         self._was_repeated |= not sender.was_refused
-        self._sender = None
-        self._generator.connections.lease_new(self.depart, self.refused)
+        self._sender, connections = None, self._generator.connections
+        lease = connections.lease if sender.is_reusable else connections.lease_new
+        lease(self.depart, self.refused)
 
     def _may_be_repeated(self, sender: Sender) -> bool:
         has_idled = sender.has_died and sender.has_answered and not self._was_repeated
@@ -126,8 +127,8 @@ class ServiceGenerator(Generator):
     A request counts as sent when the generator takes it up, so opening or waiting for a connection belongs to its
     service time. A request on a connection that the server closes while it is idle is sent once more on another, as
     HTTP clients do (RFC 9112 section 9.3.1), if its method is idempotent; over HTTP/2, within the timeout, whenever
-    GOAWAY says that it was not processed. Which of several requests is sent is drawn by `seed`, so that all entries
-    of a block send the same.
+    GOAWAY or REFUSED_STREAM says that it was not processed. Which of several requests is sent is drawn by `seed`, so
+    that all entries of a block send the same.
     """
 
     flight = ServiceRequest

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
 from hpack import Decoder, Encoder
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import GoAwayFrame, SettingsFrame
 
 from experiments.generator.client import NotConnected, open_connection
 from experiments.generator.http2 import Http2Connection, Http2Owner, header_block, status_in
 from experiments.run_data import Kind
 from experiments.service.runner import ServiceGenerator
 from experiments.service.target import Message, ServiceUnreachable, parse_target, reach
+from tests.support import frames
 from tests.support.http2_server import Http2Server, Request, Respond, ok
 from tests.support.wire import Script, ScriptedWorker, Wire, playing
 
@@ -154,6 +156,59 @@ async def test_an_unprocessed_request_is_sent_again_as_often_as_it_takes(url_of:
     assert await sent(await url_of(server.serve), 6, messages=[Message("POST", (), b"")]) == [Kind.OK] * 6
 
 
+async def test_refused_streams_are_sent_again(url_of: Url) -> None:
+    """Whatever their method, and on the same connection."""
+    refused = set[int]()
+
+    def mostly(connection: H2Connection, stream: int, request: Request) -> bytes:
+        if len(server.requests) % 5:
+            return ok(connection, stream, request)
+        connection.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
+        refused.add(stream)
+        return b""
+
+    server = Http2Server(mostly)
+    assert await sent(await url_of(server.serve), 40, messages=[Message("POST", (), b"")]) == [Kind.OK] * 40
+    assert (len(refused), server.connections) == (len(server.requests) - 40, 2)
+
+
+@pytest.mark.parametrize(("first", "then"), [(6, 2), (2, 6)])
+async def test_later_limits_of_the_server_are_kept(url_of: Url, first: int, then: int) -> None:
+    """h2 fails the connection at the first stream too many, once the limit is acknowledged."""
+    held: list[tuple[H2Connection, int, Request]] = []
+
+    def in_twos(connection: H2Connection, stream: int, request: Request) -> bytes:
+        held.append((connection, stream, request))
+        if len(held) % 2 == 0:
+            for each in held[-2:]:
+                ok(*each)
+            if len(held) == 2:
+                connection.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: then})
+        return b""
+
+    server = Http2Server(in_twos, streams=first)
+    assert await sent(await url_of(server.serve), 40) == [Kind.OK] * 40
+
+
+async def test_a_server_that_allows_no_request_at_first(url_of: Url) -> None:
+    server = Http2Server()
+
+    async def closed(wire: Wire) -> None:
+        await wire.send(SettingsFrame(0, {SettingsFrame.MAX_CONCURRENT_STREAMS: 0}).serialize())
+        await server.serve(wire)
+
+    assert await sent(await url_of(closed), 4) == [Kind.OK] * 4
+
+
+async def test_a_head_in_several_frames(url_of: Url) -> None:
+    def split(connection: H2Connection, stream: int, request: Request) -> bytes:
+        return frames.frame(frames.HEADERS, b"", stream, frames.END_STREAM) + frames.frame(
+            frames.CONTINUATION, b"\x88", stream, frames.END_HEADERS
+        )
+
+    assert await sent(await url_of(Http2Server(split).serve), 4) == [Kind.OK] * 4
+
+
 async def test_a_connection_that_breaks_fails_its_requests(url_of: Url) -> None:
     async def breaks(wire: Wire) -> None:
         connection = asyncio.ensure_future(Http2Server(nothing).serve(wire))
@@ -171,7 +226,6 @@ async def test_a_connection_that_breaks_fails_its_requests(url_of: Url) -> None:
             "the server does not speak HTTP/2",
         ),
         (playing(Wire.head), "the server closed the connection instead of speaking HTTP/2"),
-        (Http2Server(streams=0).serve, "the server allows no request at a time"),
     ],
 )
 async def test_a_server_without_http2_is_one_line(url_of: Url, script: Script, words: str) -> None:
@@ -204,6 +258,12 @@ def test_each_status_is_read_as_an_encoder_writes_it(is_compressed: bool) -> Non
                 block[0] < 0xBE or size == 0
             ):  # else an index of the dynamic table, which a table of size 0 excludes
                 assert status_in(block) == status
+
+
+@pytest.mark.parametrize("name", [b"\x09", b"\x1e", b"\0\7:status", b"\x40\x85\xb8\x84\x8d\x36\xa3"])
+def test_a_status_whose_name_is_written_otherwise(name: bytes) -> None:
+    """By another index of its name, or the name itself: legal, although no encoder does so."""
+    assert status_in(name + b"\x03404") == 404
 
 
 @pytest.mark.parametrize("block", [b"", b"\x20", b"\x3f\xff", b"\x48", b"\x48\x03", b"\x48\x03abc", b"\xbe"])

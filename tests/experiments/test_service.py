@@ -138,9 +138,9 @@ def test_request_is_sent_as_given_and_no_secret_is_written(server: Server, tmp_p
         second_tier(
             answers(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), Kind.OK, "200 × 20"
         ),
-        second_tier(answers(b"hello\r\n\r\n"), Kind.RESET, "none"),
-        second_tier(hangs, Kind.TIMEOUT, "none"),
-        second_tier(closes, Kind.RESET, "none"),
+        second_tier(answers(b"hello\r\n\r\n"), Kind.RESET, "none; without one: reset × 20"),
+        second_tier(hangs, Kind.TIMEOUT, "none; without one: timeout × 20"),
+        (closes, Kind.RESET, "none; without one: reset × 20"),
     ],
 )
 def test_answers_and_failures_count_as_what_they_are(

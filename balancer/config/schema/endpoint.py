@@ -43,9 +43,10 @@ def sent_host(wanted: str | None, origin: str) -> str:
 
 
 def authority_of(origin: str) -> str:
-    """Return the Host of a server's own URL, without the default port; that of a Unix socket is localhost."""
+    """Return the Host of a server's own URL, without the default port and the zone of an address (RFC 6874 § 4); that
+    of a Unix socket is localhost."""
     url = urlsplit(origin)
-    host = url.hostname or "localhost"
+    host = (url.hostname or "localhost").partition("%")[0]
     if not host.isascii():
         host = host.encode("idna").decode()
     host = f"[{host}]" if ":" in host else host

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from random import Random
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_validator
 
@@ -70,7 +70,7 @@ class HealthChecksConfig(Section):
     ) = Field(
         default=None,
         description='name | instead of `path`: service whose health is asked for by `grpc.health.v1`; `""` asks for '
-        'the worker as a whole; needs `transport = "http2"`; see [gRPC](grpc.md#health-checks)',
+        'the worker as a whole; needs `transport = "http2"`, or a `port` of its own; see [gRPC](grpc.md#health-checks)',
     )
     first_connect: bool = Field(
         default=True,
@@ -91,7 +91,11 @@ class HealthChecksConfig(Section):
     )
     port: Port | None = Field(
         default=None,
-        description="1–65535 | port that checks ask, each on a new connection; default: that of the endpoint",
+        description="1–65535 | port that checks ask, each on a new connection, by `path` in HTTP/1.1; default: that of "
+        "the endpoint",
+    )
+    scheme: Literal["http", "https"] | None = Field(
+        default=None, description="scheme of checks at `port`; default: that of the endpoint"
     )
     fields: Annotated[dict[FieldName, SecretStr], AfterValidator(_fields)] = Field(
         default={}, description='table | further fields of checks, `{ authorization = "Bearer …" }`'

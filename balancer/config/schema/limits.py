@@ -25,8 +25,8 @@ class Timeouts(Section):
     )
     first_byte: Seconds = Field(
         default=25.0,
-        description="longest time from the request sent to the first byte of the response, then 504; below the 30 s "
-        "of Heroku's router",
+        description="longest time from the request sent to the first byte of the final response, then 504; interim "
+        "responses (1xx) do not extend it; below the 30 s of Heroku's router",
     )
     attempt: Seconds | None = Field(
         default=None,

@@ -61,11 +61,6 @@ class ListenerConfig(Section):
             return None
         return RouteConfig(cluster=self.cluster, redirect=self.redirect, prefix="/")
 
-    @property
-    def bound(self) -> tuple[str, str]:
-        """What it is bound with at the start."""
-        return self.listen, self.mode
-
     def __str__(self) -> str:
         """Its URL and where its requests go, as `balancer check` lists them."""
         target = "routes" if self.route is None else self.route.target
@@ -96,9 +91,11 @@ def check_listeners(
 
 
 def changed_listeners(old: Mapping[str, ListenerConfig], new: Mapping[str, ListenerConfig]) -> Iterator[str]:
-    """Yield the keys of listeners that have another address than at the start, are new, or are gone."""
+    """Yield the keys of listeners that have changed and apply at the start, and the listeners that are new or gone."""
     for name in dict.fromkeys((*old, *new)):
         if name not in old or name not in new:
             yield f"listeners.{name}"
-        elif old[name].bound != new[name].bound:
-            yield f"listeners.{name}.listen"
+        else:
+            for key in ("listen", "mode"):
+                if getattr(old[name], key) != getattr(new[name], key):
+                    yield f"listeners.{name}.{key}"

@@ -1,4 +1,4 @@
-"""Messages of the health checking protocol grpc.health.v1, encoded by hand: each has one field. Pure."""
+"""Messages of the health checking protocol grpc.health.v1: each has one field. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from balancer.http.grpc.status import NAMES, NOT_FOUND, UNIMPLEMENTED, message_in, status_in
+from balancer.http.h1.load_report import message_fields
 
 PATH: Final = "/grpc.health.v1.Health/Check"
 
 _STATES: Final = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
 
-_OF_FIELD_1: Final = 0x08
 _STRING_1: Final = 0x0A
-"""Tags of field 1: `status` of HealthCheckResponse, a number, and `service` of HealthCheckRequest, a string."""
+"""Tag of field 1, `service` of HealthCheckRequest, a string."""
 
 
 def check_request(
@@ -36,8 +36,10 @@ def check_fault(service: str, status: int, fields: bytes, body: bytes) -> str | 
     """Return the fault in the response to a Check, None if the service is SERVING. `fields` are those of its head and
     of its trailers."""
     code = status_in(fields)
-    if status != 200 or code is None:
+    if code is None:
         return f"status {status} without grpc-status: not a gRPC server"
+    if status != 200 and not code:
+        return f"status {status}"
     if code == UNIMPLEMENTED:
         return "UNIMPLEMENTED: the worker has no service grpc.health.v1.Health"
     if code == NOT_FOUND:
@@ -53,8 +55,12 @@ def _state_in(body: bytes) -> str:
     message = body[5:]
     if len(body) < 5 or body[0] or int.from_bytes(body[1:5], "big") != len(message):
         return "not an uncompressed message of grpc.health.v1"
-    if not message:
-        return _STATES[0]
-    if message[0] != _OF_FIELD_1 or len(message) < 2 or message[1] >= len(_STATES):
-        return "not a HealthCheckResponse"
-    return _STATES[message[1]]
+    try:
+        state = dict(message_fields(message)).get(1, 0)
+    except ValueError:
+        state = -1
+    return (
+        _STATES[state]
+        if isinstance(state, int) and 0 <= state < len(_STATES)
+        else "not a HealthCheckResponse"
+    )

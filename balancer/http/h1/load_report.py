@@ -96,25 +96,26 @@ def _metric(value: Any) -> float:
 def _of_message(text: bytes) -> Metrics:
     """Parse the message in Base64, whose padding gRPC leaves out."""
     metrics: Metrics = {}
-    for number, value in _fields_of(b64decode(text + b"=" * (-len(text) % 4), validate=True)):
+    for number, value in message_fields(b64decode(text + b"=" * (-len(text) % 4), validate=True)):
         if number in _NUMBERS and isinstance(value, float):
             metrics[_NUMBERS[number]] = value
         elif number in _MAPS and isinstance(value, bytes):
-            entry = dict(_fields_of(value))
+            entry = dict(message_fields(value))
             key, of = entry.get(1, b""), entry.get(2, 0.0)
             if isinstance(key, bytes) and isinstance(of, float):
                 metrics[f"{_MAPS[number]}.{key.decode()}"] = of
     return metrics
 
 
-def _fields_of(data: bytes) -> Iterator[tuple[int, bytes | float]]:
-    """Yield the fields of a protobuf message that are doubles or bytes, and skip the others. Raises ValueError."""
+def message_fields(data: bytes) -> Iterator[tuple[int, bytes | float]]:
+    """Yield the fields of a protobuf message, each with its number, but those of four bytes. Raises ValueError."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
         kind = tag & 7
         size, at = (_SIZES[kind], at) if kind in _SIZES else _varint(data, at)
         if kind == 0:  # a number without a size of its own
+            yield tag >> 3, size
             continue
         value, at = data[at : at + size], at + size
         if kind not in (1, 2, 5) or at > len(data):

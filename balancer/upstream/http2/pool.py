@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from balancer.errors import ConnectFailed
-from balancer.http.h2.limits import UNLIMITED
+from balancer.http.h2.limits import ASSUMED_STREAMS, UNLIMITED
 from balancer.tls.contexts import HTTP2, ClientTls
 from balancer.upstream.connection_counts import US, WORKER, ConnectionInfo
 from balancer.upstream.pool import LeaseWaiter, Pool
@@ -38,7 +38,7 @@ class MultiplexedPool(Pool):
 
     def __init__(self, endpoint: Endpoint, pools: PoolContext, opener: Opener) -> None:
         super().__init__(endpoint, pools)
-        self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
+        self.stream_limit = ASSUMED_STREAMS  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last
         self.header_list = UNLIMITED  # the same of SETTINGS_MAX_HEADER_LIST_SIZE
         self._opener = opener
         self._connections: list[MultiplexedConnection] = []  # open ones, in order of opening
@@ -176,8 +176,9 @@ class MultiplexedPool(Pool):
         self._set_lifetime(connection, elapsed)
         if self.is_retired and not self._waiters:
             connection.retire()
-        elif connection.room <= 0:  # closed since the handshake
-            error = ConnectFailed("the worker closed the connection at once")
+        elif connection.room <= 0:  # closed since the handshake, or its SETTINGS have come
+            reason = "closed the connection at once" if self.stream_limit else "allows no request at a time"
+            error = ConnectFailed(f"the worker {reason}")
             self.connector.record_failed(error)
             self.opening_failed(error, None)
         else:

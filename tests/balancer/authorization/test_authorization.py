@@ -198,6 +198,20 @@ async def test_answer_that_does_not_come_in_time(stage: Stage) -> None:
     assert b"not authorised within 2 s" in answer.body
 
 
+async def test_late_request_is_not_forwarded(stage: Stage) -> None:
+    """The grant comes after the deadline that the client has stated."""
+    go = asyncio.Event()
+    asked = await stage.worker(gated(go))
+    main = await serve(stage, asked)
+    await stage.reload(queue={"timeout_header": "X-Timeout"})
+    client = await stage.asking(asked, get(b"/", b"X-Timeout: 500"))
+    stage.jump(0.6)
+    go.set()
+    answer = await client.response()
+    assert (answer.status, main.requests, settled(stage)) == (503, [], True)
+    assert stage.cluster.counts.errors == {"deadline_passed": 1}
+
+
 async def test_client_that_leaves_ends_the_subrequest(stage: Stage) -> None:
     asked = await holding(stage, asyncio.Event())
     main = await serve(stage, asked)

@@ -59,9 +59,9 @@ async def test_host_and_fields_by_grpc(stage: Stage) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_port(stage: Stage, transport: str) -> None:
-    """Each check has a connection of its own there, which nothing keeps."""
+    """Each check has a connection of its own there, which nothing keeps, in HTTP/1.1 whatever the endpoint speaks."""
     plays: list[Play] = []
-    other = await stage.start(over(transport, hello, plays))
+    other = await stage.start(over("native", hello, plays))
     worker = await stage.worker(response())
     keys = {"path": "/up", "port": other.port, "first_connect": False}
     await stage.serve(endpoints=[endpoint(worker, transport=transport)], health_checks=keys)
@@ -75,12 +75,28 @@ async def test_port(stage: Stage, transport: str) -> None:
     assert stage.cluster.pools.open_connections == stage.pool().standing
 
 
-async def test_port_with_tls(stage: Stage, tmp_path: Path) -> None:
-    """The scheme and the certificates are those of the endpoint."""
+async def test_port_of_a_grpc_server(stage: Stage) -> None:
+    """A check by gRPC speaks HTTP/2 there, also where the endpoint does not."""
+
+    async def serving(play: Play) -> None:
+        await play.head(200, (b"content-type", b"application/grpc"))
+        await play.data(b"\0\0\0\0\2\x08\1")
+        await play.end((b"grpc-status", b"0"))
+
+    other, worker = await stage.start(over("http2", serving, [])), await stage.worker(response())
+    await stage.serve(worker, health_checks={"grpc": "", "port": other.port, "first_connect": False})
+    stage.advance(0.0)
+    await check(stage)
+    assert check_results(stage) == (1, 0, None)
+
+
+@pytest.mark.parametrize("scheme", [None, "http"])
+async def test_port_with_tls(stage: Stage, tmp_path: Path, scheme: str | None) -> None:
+    """The certificates are those of the endpoint, and so is the scheme unless it is given."""
     shelf = Shelf(tmp_path)
-    other = await stage.worker(response(), tls=shelf.worker("127.0.0.1"))
+    other = await stage.worker(response(), tls=None if scheme else shelf.worker("127.0.0.1"))
     worker = await stage.worker(response(), tls=shelf.worker("127.0.0.1"))
-    keys = {"path": "/up", "port": other.port}
+    keys = {"path": "/up", "port": other.port, "scheme": scheme}
     await stage.serve(worker, health_checks=keys, upstream_tls={"ca": str(shelf.ca)})
     stage.advance(0.0)
     await check(stage)
@@ -175,6 +191,17 @@ def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> No
         for key in CHECK_KEYS
         if not asks and key not in ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
     ]
+
+
+@pytest.mark.parametrize("keys", ["", 'transport = "http2"\n', "port = 1\n"])
+def test_check_warns_of_endpoints_that_cannot_be_asked_by_grpc(tmp_path: Path, keys: str) -> None:
+    path, is_port = tmp_path / "balancer.toml", keys.startswith("port")
+    checks = f'[health_checks]\ngrpc = ""\n{keys * is_port}'
+    path.write_text(f"{ENDPOINT}{'' if is_port else keys}{checks}")
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    line = 'health_checks.grpc: every check of a fails: it needs transport = "http2", or a port of its own'
+    assert (f"warning: {line}" in done.stdout) == (not keys)
 
 
 def test_values_of_fields_are_not_printed(tmp_path: Path) -> None:

@@ -145,6 +145,17 @@ async def test_cookie_in_streamed_and_upgrade_responses(stage: Stage) -> None:
     assert (answer.status, cookie_of(answer)[:4]) == (101, b"sid=")
 
 
+@pytest.mark.parametrize(
+    ("edits", "others"), [({"remove": ["set-cookie"]}, []), ({"set": {"Set-Cookie": "b=2"}}, [b"b=2"])]
+)
+async def test_edited_fields_are_those_of_the_worker(stage: Stage, edits: Any, others: list[bytes]) -> None:
+    """The cookie of the balancer stays when those of workers are removed or replaced."""
+    worker = await stage.worker(response(b"x", b"Set-Cookie: a=1"))
+    await stage.serve(worker, sticky=COOKIE, headers={"response": edits})
+    *found, own = (await stage.ask(get())).values(b"Set-Cookie")
+    assert (found, own[:4]) == (others, b"sid=")
+
+
 async def test_header_keeps_a_client_at_its_endpoint(stage: Stage) -> None:
     """Without the field the policy picks."""
     await serve(stage, sticky={"header": "X-User"})

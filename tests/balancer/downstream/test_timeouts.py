@@ -16,6 +16,7 @@ from balancer.clients.client_usage import ClientConnection
 from balancer.downstream.timeouts import SLICE, Sweep
 from tests.support.stage import Stage, quiet_loop
 from tests.support.wire import fault_of, get, response
+from tests.support.wireless import Wireless, sends
 
 
 class Broken:
@@ -71,6 +72,20 @@ async def test_head_that_ends_anywhere_is_answered_408_and_logged(stage: Stage, 
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert sorted(line["host"] or "" for line in lines) == sorted(hosts)
     assert {(line["reason"], line["head"], line["total"]) for line in lines} == {("head_timeout", 5.5, 5.5)}
+
+
+@pytest.mark.parametrize(("key", "workers", "end"), [("first_byte", 1, b" 504 "), ("attempt", 2, b" 103 ")])
+def test_interim_responses_extend_no_timeout(key: str, workers: int, end: bytes) -> None:
+    """The timeouts are those of the final response, whatever the worker says in between."""
+    with Wireless(2, timeouts=((key, 2.0),)) as stage:
+        client = stage.client()
+        sends(stage, client, get())
+        for _ in range(3):
+            stage.advance(0.9)
+            if stage.workers[0].is_open:
+                sends(stage, stage.workers[0], b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        assert (len(stage.workers), end in client.received.rpartition(b"HTTP/1.1")[2]) == (workers, True)
+        stage.leave()
 
 
 async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:

@@ -454,6 +454,9 @@ OK = b"\r\ngrpc-status: 0\r\n"
         (SERVING + b"x", OK, "not an uncompressed message of grpc.health.v1"),
         (b"\0\0\0\0\2\x08\x09", OK, "not a HealthCheckResponse"),
         (b"\0\0\0\0\1\x08", OK, "not a HealthCheckResponse"),
+        (b"\0\0\0\0\3\x0a\1\1", OK, "not a HealthCheckResponse"),
+        (b"\0\0\0\0\4\x10\5\x08\1", OK, None),  # with a field of a later version
+        (b"\0\0\0\0\3\x08\x81\0", OK, None),
         (b"", b"\r\n", "status 200 without grpc-status: not a gRPC server"),
         (b"", b"\r\ngrpc-status: 12\r\n", "UNIMPLEMENTED: the worker has no service grpc.health.v1.Health"),
         (b"", b"\r\ngrpc-status: 5\r\n", "NOT_FOUND: the worker's health service does not know 'a.B'"),
@@ -462,6 +465,13 @@ OK = b"\r\ngrpc-status: 0\r\n"
 )
 def test_response_to_a_check(body: bytes, fields: bytes, fault: str | None) -> None:
     assert check_fault("a.B", 200, fields, body) == fault
+
+
+@pytest.mark.parametrize(("code", "fault"), [(b"14", "UNAVAILABLE: busy"), (b"0", "status 503")])
+def test_check_that_is_answered_by_503(code: bytes, fault: str) -> None:
+    """The status of gRPC tells more, but cannot make it pass."""
+    fields = b"\r\ngrpc-status: " + code + b"\r\ngrpc-message: busy\r\n"
+    assert check_fault("a.B", 503, fields, SERVING) == fault
 
 
 async def test_check_by_grpc(stage: Stage) -> None:

@@ -24,7 +24,6 @@ from tests.support.wire import (
     Script,
     ScriptedWorker,
     Wire,
-    answering,
     answering_after,
     get,
     playing,
@@ -118,14 +117,16 @@ async def test_head_of_a_streamed_response_wins(stage: Stage, hedged: Hedged, an
     assert stage.pool("w0").idle == 0
 
 
-async def test_interim_response_wins(stage: Stage, hedged: Hedged) -> None:
-    """An interim response decides, because the rest must come from the same worker."""
-    await hedged.send(get(), answering(HINT + QUICK), HINT + SLOW)
+async def test_interim_response_does_not_win(stage: Stage, hedged: Hedged) -> None:
+    """It is passed on, and the final response may come from the other worker."""
+    late = asyncio.Event()
+    await hedged.send(get(), playing(Wire.request, HINT, late, QUICK))
     assert (await hedged.client.response()).status == 103
-    assert (await hedged.client.response()).body == b"quick"
     await hedged.end()
-    assert stage.outcomes("w0") == {"ok": 1}
-    assert hedged.client.received.count(b"103") == 1
+    assert (await hedged.client.response()).body == b"slow"
+    assert (stage.cluster.counts.hedged, stage.cluster.counts.hedges_won) == (1, 0)
+    late.set()
+    await stage.eventually(lambda: stage.outcomes("w1") == {"ok": 1})
 
 
 @pytest.mark.parametrize(
@@ -236,16 +237,26 @@ async def test_idempotent_requests_are_hedged(stage: Stage, hedged: Hedged, meth
     await hedged.end()
 
 
-async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> None:
-    """Not after an interim response either: the rest must come from the same worker."""
-    worker = await stage.worker(playing(Wire.request, HINT, hedged.go, SLOW))
+async def test_late_request_is_not_hedged(stage: Stage, hedged: Hedged) -> None:
+    """No endpoint could answer within the time that the client has stated."""
+    await hedged.send(get(b"/", b"X-Timeout: 10"), queue={"timeout_header": "X-Timeout"})
+    await hedged.end()
+    assert (await hedged.client.response()).body == b"slow"
+    assert (stage.cluster.counts.hedged, hedged.other.requests) == (0, [])
+
+
+async def test_hedge_after_an_interim_response(stage: Stage, hedged: Hedged) -> None:
+    """A worker that sends hints and then hangs is as late as one that sends nothing."""
+    worker = await stage.worker(playing(Wire.request, HINT, hedged.go, HINT, SLOW))
     await stage.serve(worker, await stage.worker(QUICK), hedging={"enabled": True})
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     stage.advance(LATE)
-    assert stage.cluster.counts.hedged == 0
+    assert (await client.response()).body == b"quick"
     hedged.go.set()
-    assert (await client.response()).body == b"slow"
+    await stage.eventually(lambda: not stage.state("w0").in_flight)
+    assert (stage.cluster.counts.hedges_won, stage.outcomes("w0")) == (1, {"ok": 1})
+    assert client.received.count(b"103") == 1
 
 
 async def test_single_endpoint_is_not_hedged(stage: Stage) -> None:

@@ -264,6 +264,26 @@ async def test_a_retry_that_has_to_wait_is_the_next(stage: Stage) -> None:
     assert begun == [b"/first", b"/second", b"/first", b"/third"]
 
 
+@pytest.mark.parametrize("failure", ["closed", "503", "hangs"])
+async def test_late_request_is_not_retried(stage: Stage, failure: str) -> None:
+    """Once the client's deadline has passed, it gets what its only worker gave, and the budget is not drawn on."""
+    go = asyncio.Event()
+    ends: dict[str, Script] = {
+        "closed": playing(Wire.request, go),
+        "503": playing(Wire.request, go, GONE),
+        "hangs": playing(Wire.request, go, OK),
+    }
+    bad, well = await stage.worker(ends[failure]), await stage.worker(OK)
+    await stage.serve(bad, well, queue={"timeout_header": "X-Timeout"}, timeouts={"attempt": 1.0})
+    client = await stage.asking(bad, get(b"/", b"X-Timeout: 500"))
+    stage.jump(0.6)
+    if failure == "hangs":
+        stage.advance(1.0)
+    go.set()
+    assert (await client.response()).status == {"closed": 502, "503": 503, "hangs": 200}[failure]
+    assert (requests_at(well), stage.cluster.counts.retried) == (0, 0)
+
+
 # --- number of attempts
 
 

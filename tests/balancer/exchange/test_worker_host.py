@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.endpoint import EndpointConfig, authority_of
 from balancer.http.h1.fields import with_host
 from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
@@ -36,6 +36,12 @@ from tests.support.wire import (
 APP = "app.example.org"
 CLIENT = b"example.org"
 """The Host of `get()`."""
+
+
+@pytest.mark.parametrize("zone", ["%lo", "%25eth0", ""])
+def test_host_of_an_address_has_no_zone(zone: str) -> None:
+    """It concerns this machine alone (RFC 6874 § 4)."""
+    assert authority_of(f"http://[fe80::1{zone}]:8080") == "[fe80::1]:8080"
 
 
 def by_name(request: Message) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from balancer.config.schema.listeners import ListenerConfig, changed_listeners
 from balancer.control.admin.status import proxy_status
 from balancer.control.admin.status_command import lines_of
 from balancer.downstream.acceptor import BATCH
@@ -203,6 +204,13 @@ async def test_stop_waits_briefly_for_a_client_that_sends_nothing(stage: Stage) 
 
 
 # --- reload and reports
+
+
+@pytest.mark.parametrize(("key", "value"), [("listen", "unix:/b"), ("mode", "600")])
+def test_changed_keys_that_wait_for_a_restart(key: str, value: str) -> None:
+    old = {"listen": "unix:/a"}
+    before, after = ({"other": ListenerConfig.model_validate(keys)} for keys in (old, old | {key: value}))
+    assert [*changed_listeners(before, after)] == [f"listeners.other.{key}"]
 
 
 async def test_reload(stage: Stage, tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import GoAwayFrame, SettingsFrame
 
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.control.admin.status import proxy_status
@@ -19,6 +20,7 @@ from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import AdminState, Endpoint
+from tests.support import frames
 from tests.support.admin_requests import status
 from tests.support.scripted_transports import (
     TRANSPORTS,
@@ -32,7 +34,7 @@ from tests.support.scripted_transports import (
     serve_plays,
 )
 from tests.support.stage import ManualClock, Stage, endpoint, quiet_loop
-from tests.support.wire import Wire, get, post
+from tests.support.wire import ScriptedWorker, Wire, get, post
 
 
 class RecordingWaiter:
@@ -161,6 +163,49 @@ async def test_closes_by_cause(stage: Stage) -> None:
     counts = stage.pool().counts
     assert (counts.closed_by_worker, counts.closed_by_error, counts.closed_by_balancer) == (2, 1, 1)
     assert (counts.lost_idle, sum(counts.lost_ages)) == (2, 2)
+
+
+@pytest.mark.parametrize(("refusals", "status"), [(3, 200), (4, 502)])
+async def test_refused_request_is_sent_again_as_often_as_retries_allow(
+    stage: Stage, refusals: int, status: int
+) -> None:
+    """To the only endpoint, on new connections: no worker has processed it."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if len(plays) > refusals:
+            await hello(play)
+        else:
+            play.peer.writer.write(GoAwayFrame(0, last_stream_id=0).serialize())
+
+    plays = await serve_plays(stage, script, retries=3)
+    assert (await stage.ask(post(b"x"))).status == status
+    assert (len(plays), stage.pool().counts.opened) == (4, 4)
+
+
+async def test_worker_that_allows_no_request_for_a_while(stage: Stage) -> None:
+    """No request waits unsent: each is refused and moves. One connection at a time asks again, with one request."""
+    streams = list[int]()  # of all connections
+
+    async def script(wire: Wire) -> None:
+        await wire.send(SettingsFrame(0, {SettingsFrame.MAX_CONCURRENT_STREAMS: 0}).serialize())
+        seen = len(frames.PREFACE)
+        while await wire.some():
+            came = [
+                stream
+                for kind, stream, *_ in frames.frames_of(wire.received[seen:])
+                if kind == frames.HEADERS
+            ]
+            seen = len(wire.received)
+            streams.extend(came)
+            await wire.send(b"".join(frames.rst(stream, code=7) for stream in came))
+
+    await serve_over(stage, ScriptedWorker(script), "http2", retries=1)
+    answers = await asyncio.gather(*(stage.ask(get()) for _ in range(4)))
+    assert {json.loads(answer.body)["error"] for answer in answers} <= {"stream_refused", "connect_failed"}
+    streams.clear()
+    await stage.ask(get())
+    assert streams == [1, 1]
 
 
 async def test_pings_count_as_heartbeats(stage: Stage) -> None:
