@@ -130,7 +130,7 @@ def test_parts_of_seconds_are_named_and_add_up() -> None:
     [step] = last(driven.trace).steps
     assert [sum(parts.values()) for parts in step.parts] == pytest.approx(step.scores)
     away, failing = step.parts[1], step.parts[2]
-    assert (away["distance"], away["failure"]) == (0.3, 0.0)
+    assert (away["distance"], away["failure"]) == (pytest.approx(0.3 - 0.05 * away["prefill"]), 0.0)
     assert failing["failure"] == pytest.approx(5.0)
     assert {name for parts in step.parts for name, part in parts.items() if part} == set(PARTS) - {"wait"}
 
@@ -141,6 +141,18 @@ def test_equal_endpoints_get_prompts_at_random(name: str) -> None:
     for number, state in enumerate(driven.router.states):  # as handshakes in one network differ
         state.connections = Connections(has_idle=True, round_trip=0.0002 + 0.00001 * number)
     assert driven.picks(prompt_of(TEXT), 100) == {f"e{number}" for number in range(5)}
+
+
+def test_a_slow_handshake_does_not_starve_an_endpoint() -> None:
+    """Its prefill takes far longer than the difference, which would never be measured again. Distance decides where it
+    is the longer one, or where next to nothing is to be computed."""
+    driven = Driven("pending-tokens", 4)
+    for state, trip in zip(driven.router.states, (0.0028, 0.0007, 0.0005, 0.0004), strict=True):
+        state.connections = Connections(has_idle=True, round_trip=trip)
+    assert driven.picks(prompt_of([], 525.0), 100) == {"e0", "e1", "e2", "e3"}
+    assert driven.picks(prompt_of([], 8.0), 100) == {"e1", "e2", "e3"}
+    driven.router.states[0].connections = Connections(has_idle=True, round_trip=0.03)
+    assert driven.picks(prompt_of([], 525.0), 100) == {"e1", "e2", "e3"}
 
 
 @pytest.mark.parametrize("name", RULES)
