@@ -79,7 +79,8 @@ def run_campaign(
     if note:
         console.print(Text(note))
     if scenario.load.file and (failed := failed_in(scenario.load.file)):
-        console.print(Text(f"{scenario.load.file}: {failed} request{'s' * (failed != 1)} left out: failed, or no prompt"))
+        lines = f"{failed} request{'s' * (failed != 1)}"
+        console.print(Text(f"{scenario.load.file}: {lines} left out: failed, or no prompt"))
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"

@@ -40,7 +40,7 @@ are the same within 2 % from 0 to 0.5.
 """
 
 NEAR: Final = 0.05
-"""Part of its prefill up to which an endpoint's distance is none: where nothing waits, one slow handshake would keep all
+"""Part of its prefill up to which an endpoint's distance is none: where nothing waits, one slow handshake would keep
 prompts away for ever, and its cache would stay empty.
 """
 

@@ -147,7 +147,11 @@ def test_the_shared_part_of_prompts_is_that_of_their_text(tmp_path: Path, tokens
 
 def test_a_shared_prefix_has_the_same_tokens_in_all_prompts(tmp_path: Path) -> None:
     """Also where the rest of a prompt has few bytes per token, or is an image. It is the usual prompts' tokens."""
-    image, digits, usual = stated(5_900, "s" * 20_000, "i" * 400_000), stated(15_000, "s" * 20_000, "7" * 20_000), 6_000
+    image, digits, usual = (
+        stated(5_900, "s" * 20_000, "i" * 400_000),
+        stated(15_000, "s" * 20_000, "7" * 20_000),
+        6_000,
+    )
     lines = [stated(usual, "s" * 20_000, letter * 4_000) for letter in "abc"]
     found = trace(tmp_path, lines[0], image, digits, *lines[1:])
     assert shares(found) == pytest.approx([5_000 / 5_900, 5_000 / 15_000, *[5 / 6] * 2], abs=0.02)
@@ -170,7 +174,9 @@ def test_lines_end_with_a_line_feed_only(tmp_path: Path, separator: str) -> None
         {"id": "no time either", "input": "x"},
     ],
 )
-def test_a_request_of_a_log_without_an_answer_is_left_out_and_counted(tmp_path: Path, refused: dict[str, Any]) -> None:
+def test_a_request_of_a_log_without_an_answer_is_left_out_and_counted(
+    tmp_path: Path, refused: dict[str, Any]
+) -> None:
     found = trace(tmp_path, refused, chat(2, "x"), chat(3, "x", status=200))
     assert (found.failed, found.instants.tolist()) == (1, [0.0, 1.0])
 
@@ -242,7 +248,10 @@ OF_LOGS: list[tuple[dict[str, Any], str]] = [
         *((json.dumps(line).encode(), f", line 1: {said}") for line, said in OF_LOGS),
         (f"{HEAD}\n".encode(), " holds no request"),
         (b'{"time": 1, "prompt": "x", "status": 503}', " holds no request that was answered"),
-        (b'{"time": 0, "body": {}}', " holds no request that was answered, with messages or a prompt in `body`"),
+        (
+            b'{"time": 0, "body": {}}',
+            " holds no request that was answered, with messages or a prompt in `body`",
+        ),
         (f"{HEAD}\n2023-11-16 18:17:03,5\n".encode(), f", line 2: must have three columns, {HEAD}"),
         (
             f"{HEAD}\nnow,5,5\n".encode(),

@@ -90,6 +90,16 @@ def test_models_and_tools_have_blocks_of_their_own() -> None:
     assert common(chat(LONG, tools=tools), chat(LONG)) == 0
 
 
+def test_system_of_anthropic_comes_before_the_messages() -> None:
+    """A text or a list, behind the tools."""
+    tools = [{"name": "f", "description": LONG}]
+    for system in (LONG, [{"type": "text", "text": LONG}]):
+        both = chat("one", system=system, tools=tools)
+        assert common(both, chat("two", system=system, tools=tools)) == len(read(both).blocks)
+        assert common(both, chat("one", tools=tools)) == len(json.dumps(tools)) // BLOCK_BYTES
+        assert read(both).tokens - read(chat("one")).tokens == len(json.dumps(tools) + json.dumps(system)) / 4
+
+
 def test_spaces_make_another_prompt() -> None:
     body = chat(LONG)
     compact = json.dumps(json.loads(body), separators=(",", ":")).encode()
