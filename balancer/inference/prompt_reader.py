@@ -54,6 +54,8 @@ PER_TOKEN: Final = BYTES_PER_TOKEN
 class PromptReader:
     """Reads prompts for one cluster. `unread` counts bodies without one by reason, `counts` what was read."""
 
+    needs_blocks = True  # a policy does; others leave their answers to be counted
+
     def __init__(self) -> None:
         from balancer.inference import completion_body as body  # an extra, which other clusters do not need
 
@@ -128,7 +130,7 @@ class PromptReader:
             text = before + text
         return Prompt(
             tokens,
-            self._blocks(text, model),
+            self._blocks(text, model) if self.needs_blocks else (),
             block_tokens,
             model[:NAME_LIMIT],
             (session or session_id or user or "")[:NAME_LIMIT],

@@ -9,7 +9,17 @@ import pytest
 
 from policies.facts import Outcome, OutcomeKind
 from policies.prompts import Answer
-from tests.support.prompts import CHATS, USAGE, answer_with_usage, asked, asks, chat, inference, reader_of
+from tests.support.prompts import (
+    CHATS,
+    READER,
+    USAGE,
+    answer_with_usage,
+    asked,
+    asks,
+    chat,
+    inference,
+    reader_of,
+)
 from tests.support.wireless import Wireless, sends
 
 STREAM = (
@@ -130,7 +140,7 @@ def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None
     [
         (chat("hello", stream=True), [delta(content="It ends with data: [DONE]"), A], False),
         (chat("hello", stream=True), [A, DONE.replace(b" ", b"").replace(b"\n", b"\r\n")], True),
-        (chat("hello", stream=True), [A, DONE.replace(b"\n", b"\r")], True),
+        (chat("hello", stream=True), [A.replace(b"\n", b"\r"), DONE.replace(b"\n", b"\r")], True),
         (chat("hello", stream=True), [A, STOP], True),
         (chat("hello", stream=True), [event({"content": "a", "stop": False}), event({"stop": True})], True),
         (
@@ -151,6 +161,26 @@ def test_only_an_event_ends_a_stream(body: bytes, pieces: list[bytes], is_whole:
         sends(stage, worker, STREAM, *map(chunk, pieces), END)
         assert client.received.endswith(END) is is_whole
         assert [outcome.kind is OutcomeKind.OK for outcome in reader_of(stage).outcomes] == [is_whole]
+
+
+@pytest.mark.parametrize("policy", ["least-in-flight", READER])
+def test_any_policy_has_answers_read(policy: str) -> None:
+    """Their end and their tokens; blocks of the prompt are for policies that read them."""
+    with inference(policy=policy) as stage:
+        client, worker = asked(stage, chat("hello" * 500, stream=True))
+        stage.advance(1.0)
+        sends(stage, worker, STREAM, chunk(A), chunk(event({"error": "no memory"})), END)
+        assert client.ending == "end"
+        assert not client.received.endswith(END)
+        reader = stage.cluster.prompts
+        assert reader is not None
+        assert (reader.counts.ttft.count, reader.counts.output_tokens, reader.needs_blocks) == (
+            1,
+            1,
+            policy == READER,
+        )
+        [outcomes] = [state.outcomes for state in stage.cluster.router.states]
+        assert outcomes[OutcomeKind.RESET] == 1
 
 
 def test_stream_of_json_lines() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +259,21 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "balancer: --policy: policy: 'Reader' reads prompts and needs msgspec and xxhash, which are not installed: "
         "pip install '.[inference]' in the checkout\n"
     )
+
+
+def test_check_warns_where_no_answers_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind works without the extra, under a policy that needs no prompts."""
+    file = tmp_path / "b.toml"
+    place = 'id = "a"\nregion = "r"\naddress = "http://127.0.0.1:9"'
+    file.write_text(
+        f'listen = "127.0.0.1:0"\nkind = "inference"\npolicy = "random"\n[[endpoints]]\n{place}\n'
+    )
+    line = (
+        "warning: kind: without msgspec and xxhash ends of streams are not checked, and no tokens are counted"
+    )
+    for is_missing in (False, True):
+        if is_missing:
+            monkeypatch.setitem(sys.modules, "xxhash", None)
+        assert (line in run_in_process(main, "balancer", "check", str(file)).stdout) is is_missing
+        with inference(policy="random") as stage:
+            assert (stage.cluster.prompts is None) is is_missing
