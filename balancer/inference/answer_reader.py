@@ -152,8 +152,8 @@ class AnswerReader:
         facts, pieces = self.facts, self._tail
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
         if self._is_stream:
-            is_whole = _has_done(b"\n" + tail) is not None or _has_end(tail) is not None
-            self.is_cut_short = self._states_end and not is_whole
+            lacks_done = self._states_end and _has_done(b"\n" + tail) is None
+            self.is_cut_short = lacks_done and _has_end(tail) is None
         if self._prompt is None:
             return
         if not self._is_stream:  # nothing shows when its first token was there
@@ -165,14 +165,13 @@ class AnswerReader:
         tokens = _number(usage, "completion_tokens")
         if tokens is not None:
             facts.tokens = tokens
-        facts.prompt_tokens = _number(usage, "prompt_tokens")
-        facts.cached_tokens = _number(usage.get("prompt_tokens_details"), "cached_tokens")
-        if (
-            "output_tokens" in usage
-        ):  # Anthropic's names: what was cached is not among the tokens of the input
+        elif "output_tokens" in usage:  # Anthropic's: what was cached is not among the tokens of the input
             facts.tokens = _number(usage, "output_tokens") or facts.tokens
             parts = [_number(usage, name) for name in INPUT]
             facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
+            return
+        facts.prompt_tokens = _number(usage, "prompt_tokens")
+        facts.cached_tokens = _number(usage.get("prompt_tokens_details"), "cached_tokens")
 
     def settled(self) -> Answer | None:
         """Count the answer, whole or not, if it has begun; return what is known of it, None without a prompt."""

@@ -79,8 +79,7 @@ def run_campaign(
     if note:
         console.print(Text(note))
     if scenario.load.file and (failed := failed_in(scenario.load.file)):
-        lines = f"{failed} request{'s' * (failed != 1)}"
-        console.print(Text(f"{scenario.load.file}: {lines} left out: failed, or no prompt"))
+        console.print(Text(f"{scenario.load.file}: {failed} of its lines left out: failed, or no prompt"))
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"

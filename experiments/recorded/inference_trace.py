@@ -125,7 +125,7 @@ def read_trace(path: str) -> InferenceTrace:
         lacks = " that was answered, with messages or a prompt in `body` or beside the time" * (failed > 0)
         raise BadInputError(f"load.file: {path} holds no request{lacks}")
     if read is log_row:
-        rows = in_tokens(rows)
+        count_in_tokens(rows)
     rows.sort(key=lambda row: row.at)  # stable: a conversation's turns of one instant stay in order
     instants = np.array([row.at for row in rows]) - rows[0].at
     instants.flags.writeable = False  # cached and shared by all callers
@@ -135,22 +135,21 @@ def read_trace(path: str) -> InferenceTrace:
     return InferenceTrace(instants, quantum(instants), prompts, failed)
 
 
-def in_tokens(rows: list[Row]) -> list[Row]:
-    """Rows of a log with blocks of LOG_BLOCK stated tokens, as engines have them, instead of blocks of text.
+def count_in_tokens(rows: list[Row]) -> None:
+    """Replace blocks of text, as a log has them, by blocks of LOG_BLOCK stated tokens, as engines have them.
 
     A block of text has the same tokens in all prompts that begin alike, or these would share none: those that it has in
     the one whose tokens per byte are the most usual. What another states beyond them is spread over its other bytes.
     """
     usual, ends = median(row.tokens / row.size for row in rows), dict[int, float]()
-    counted = [row.blocks for row in rows]
     for at in sorted(range(len(rows)), key=lambda at: abs(log(rows[at].tokens / rows[at].size / usual))):
         row, blocks, end = rows[at], list[int](), 0.0
+        most = min(row.tokens, row.size)  # which bounds the memory
         for number, link in enumerate(row.blocks):
             share = BLOCK_BYTES / (row.size - number * BLOCK_BYTES)
-            end = ends.setdefault(link, end + share * max(0.0, row.tokens - end))
+            end = ends.setdefault(link, end + share * max(0.0, most - end))
             blocks += [(link + one) % 2**64 for one in range(len(blocks), round(end / LOG_BLOCK))]
-        counted[at] = blocks[: row.tokens // LOG_BLOCK]
-    return [row._replace(blocks=blocks) for row, blocks in zip(rows, counted, strict=True)]
+        rows[at] = row._replace(blocks=blocks[: most // LOG_BLOCK])
 
 
 def quantum(instants: Floats) -> float:

@@ -130,7 +130,7 @@ def test_parts_of_seconds_are_named_and_add_up() -> None:
     [step] = last(driven.trace).steps
     assert [sum(parts.values()) for parts in step.parts] == pytest.approx(step.scores)
     away, failing = step.parts[1], step.parts[2]
-    assert (away["distance"], away["failure"]) == (pytest.approx(0.3 - 0.05 * away["prefill"]), 0.0)
+    assert (away["distance"], away["failure"]) == pytest.approx((0.3 - 0.05 * away["prefill"], 0.0))
     assert failing["failure"] == pytest.approx(5.0)
     assert {name for parts in step.parts for name, part in parts.items() if part} == set(PARTS) - {"wait"}
 
