@@ -6,7 +6,6 @@ from typing import Final
 
 from policies.inference.pace import Pace
 from policies.inference.tokens import EndpointTokens
-from policies.steelyard.least_cost import round_trip
 
 PAUSE_PRICE: Final = 0.03
 """Cost in seconds of one second for which prefill makes the answers of one request pause. They are counted as the mean
@@ -39,11 +38,6 @@ Simulated, one system prompt, 60/s: p99 0.56 s to the first token with 0, 0.46 w
 are the same within 2 % from 0 to 0.5.
 """
 
-NEAR: Final = 0.05
-"""Part of its prefill up to which an endpoint's distance is none: where nothing waits, one slow handshake would keep
-prompts away for ever, and its cache would stay empty.
-"""
-
 PARTS: Final = {
     "wait": "prompts that wait there, or would if they had not been refused, at the pace measured there",
     "prefill": "the tokens of the prompt that are not cached there",
@@ -51,7 +45,7 @@ PARTS: Final = {
     "balance": "requests there beyond the mean of the endpoints",
     "idle": "a fifth of prefill less where nothing waits",
     "overdue": "the prompt that is being computed takes far longer than expected",
-    "distance": "one round trip, less a twentieth of prefill",
+    "distance": "one round trip to its region",
     "failure": "share of recent requests that failed × what a failure costs",
 }
 
@@ -93,6 +87,4 @@ def parts_of(each: EndpointTokens, pace: Pace, usual: float, now: float) -> Cost
     balance = BALANCE_PRICE * (state.in_flight - usual) * min(prefill, pace.mean)
     idle = -IDLE_DISCOUNT * prefill if each.queue < 0.5 else 0.0
     failure = latency.charge * state.failure_penalty(now) if latency.failures > 0.0 else 0.0
-    wait, distance = each.wait / state.share, round_trip(state, 0.0) - NEAR * prefill
-    distance = distance if distance > 0.0 else 0.0
-    return wait, prefill, pauses, balance, idle, each.overdue, distance, failure
+    return each.wait / state.share, prefill, pauses, balance, idle, each.overdue, each.distance, failure

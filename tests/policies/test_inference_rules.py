@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,14 +124,17 @@ def test_what_is_computed_waits_no_more_and_is_overdue_in_the_end(
 
 def test_parts_of_seconds_are_named_and_add_up() -> None:
     driven = loaded("pending-tokens")
-    driven.router.states[1].connections = Connections(has_idle=True, round_trip=0.3)
+    for state in driven.router.states:
+        state.connections = Connections(has_idle=True, round_trip=0.3 + 0.1 * state.order)
+    driven.pick(prompt_of(TEXT))
+    driven.router.tick()
     driven.end(driven.place(2, Prompt(1.0)), OutcomeKind.RESET)
     driven.clock.time += 0.9
     driven.pick(prompt_of(TEXT))
     [step] = last(driven.trace).steps
     assert [sum(parts.values()) for parts in step.parts] == pytest.approx(step.scores)
     away, failing = step.parts[1], step.parts[2]
-    assert (away["distance"], away["failure"]) == pytest.approx((0.3 - 0.05 * away["prefill"], 0.0))
+    assert (away["distance"], away["failure"]) == (0.3, 0.0)
     assert failing["failure"] == pytest.approx(5.0)
     assert {name for parts in step.parts for name, part in parts.items() if part} == set(PARTS) - {"wait"}
 
@@ -144,14 +148,15 @@ def test_equal_endpoints_get_prompts_at_random(name: str) -> None:
 
 
 def test_a_slow_handshake_does_not_starve_an_endpoint() -> None:
-    """Its prefill takes far longer than the difference, which would never be measured again. Distance decides where it
-    is the longer one, or where next to nothing is to be computed."""
+    """Where nothing waits, another one would get all prompts, for ever. Distances are those of regions."""
     driven = Driven("pending-tokens", 4)
-    for state, trip in zip(driven.router.states, (0.0028, 0.0007, 0.0005, 0.0004), strict=True):
+    for state, trip in zip(driven.router.states, (0.0107, 0.0065, 0.0005, 0.0), strict=True):
         state.connections = Connections(has_idle=True, round_trip=trip)
+    driven.picks(prompt_of([], 525.0))
+    driven.router.tick()
     assert driven.picks(prompt_of([], 525.0), 100) == {"e0", "e1", "e2", "e3"}
-    assert driven.picks(prompt_of([], 8.0), 100) == {"e1", "e2", "e3"}
-    driven.router.states[0].connections = Connections(has_idle=True, round_trip=0.03)
+    driven.router.put(replace(driven.router.states[0].endpoint, region="away"))
+    driven.router.tick()
     assert driven.picks(prompt_of([], 525.0), 100) == {"e1", "e2", "e3"}
 
 
