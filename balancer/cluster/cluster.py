@@ -139,7 +139,7 @@ class Cluster:
     canary: Canary | None = None  # of the policy
     explaining: Explaining | None = None  # set while clients may ask for explanations
     limiter: Limiter | None = None  # the rate limits of requests that no route matches
-    prompts: PromptReader | None = None  # while the policy reads prompts
+    prompts: PromptReader | None = None  # while the policy reads prompts, or with `kind = "inference"`
     policy = ""  # label of the policy in force
 
     def __init__(
@@ -196,7 +196,7 @@ class Cluster:
         self.client_requests = limits.client_requests
         self.body_limit = limits.body
         self.half_close = settings.half_close
-        self.error_form: BodyForm = openai_body if settings.kind == "inference" else error_body
+        self.error_form: BodyForm = openai_body if settings.answers_as_openai else error_body
         self.http2 = config.http2
         self.retries.apply(settings.retry, settings.retries)
         self.home_region = settings.home_region

@@ -163,6 +163,12 @@ class Settings(ClusterSettings):
         tables = {"": self.tls} | {name: listener.tls for name, listener in self.listeners.items()}
         return {name: tls for name, tls in tables.items() if tls is not None}
 
+    @property
+    def answers_as_openai(self) -> bool:
+        """Whether own errors have the form of OpenAI's API: the workers are for inference, or those of all clusters."""
+        named = {cluster.kind for cluster in self.clusters.values()}
+        return self.kind == "inference" or (not self.has_endpoints and named == {"inference"})
+
     def read_bodies(self) -> None:
         """Read the bodies of fixed answers and errors. Raises `ConfigError`."""
         bodies: dict[str, OwnBody] = {f"errors.{name}": body for name, body in self.errors.items()}

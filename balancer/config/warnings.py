@@ -17,6 +17,7 @@ from balancer.config.schema.endpoint import ADDRESS, EndpointConfig, sent_host, 
 from balancer.config.schema.health import HealthChecksConfig
 from balancer.config.schema.log import SECRETS
 from balancer.config.schema.named_clusters import ClusterSettings
+from balancer.config.schema.policy_spec import can_read_prompts
 from balancer.config.schema.routes import RouteConfig, by_place
 from balancer.syntax.urls import host_in
 from policies import registry
@@ -145,9 +146,12 @@ def failing_checks(
 
 
 def unread_prompts(settings: Settings) -> Iterator[str]:
-    """Yield a line for each policy that reads prompts where bodies of requests are not kept."""
+    """Yield a line for each policy that reads prompts where bodies are not kept, and for what cannot be read."""
     for name, cluster in {"": settings, **settings.clusters}.items():
         factory = registry.find(cluster.policy.name, cluster.policy.library)
+        if cluster.kind == "inference" and not can_read_prompts():
+            place = f"clusters.{name}.kind" if name else "kind"
+            yield f"{place}: without msgspec and xxhash ends of streams are not checked, and no tokens are counted"
         if getattr(factory, "reads_prompts", False) and not cluster.buffering.request:
             place = f"clusters.{name}.policy" if name else "policy"
             yield (

@@ -22,7 +22,7 @@ from balancer.cluster.registry import EndpointRegistry, by_id
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.state_log import StateLog
 from balancer.config.problems import ConfigError, in_cluster
-from balancer.config.schema.policy_spec import PolicySpec, plain
+from balancer.config.schema.policy_spec import PolicySpec, can_read_prompts, plain
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.sticky import StickyConfig
 from balancer.errors import CommandRefused
@@ -193,6 +193,7 @@ class ControlPlane:
         router.apply_concurrency(config.settings.concurrency.rules())
         self.recording.apply(config.settings.record)
         self.cluster.explaining = self.explanations.apply(config.settings.explain)
+        self._update_prompts()
         self.stickiness = config.stickiness
         if config.settings.sticky != self._sticky:
             self._sticky = config.settings.sticky
@@ -236,12 +237,14 @@ class ControlPlane:
             share(self._prompt_memory)
 
     def _update_prompts(self) -> None:
-        """Read prompts while the policy does; what was counted stays."""
+        """Read prompts while the policy does, or their answers are to be; what was counted stays."""
         cluster = self.cluster
-        if not cluster.router.active.reads_prompts:
-            cluster.prompts = None
-        elif cluster.prompts is None:
+        needs_blocks = cluster.router.active.reads_prompts
+        if needs_blocks or (self.config.settings.kind == "inference" and can_read_prompts()):
             self._prompts = cluster.prompts = self._prompts or PromptReader()
+            cluster.prompts.needs_blocks = needs_blocks
+        else:
+            cluster.prompts = None
 
     def _update_shadows(self) -> None:
         policy = self._inner

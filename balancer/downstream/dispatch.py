@@ -30,6 +30,7 @@ AdminExchanges = Callable[[Any, Request], RequestHandler]
 
 
 NO_ROUTE: Final = NoRoute("no route matches this host and path")
+NO_MODEL: Final = NoRoute("no route matches this host, path and model")
 
 
 def handler_of(
@@ -74,7 +75,8 @@ def handler_of(
             cluster, mirror, authorizer = target, route.mirror, route.authorizer
             route.rewrite(request)
         elif handler is None and (route is not None or not routes.has_default):
-            handler = OwnResponse(cluster, downstream, request, route or NO_ROUTE, edits=edits)
+            missing = NO_ROUTE if request.model is None else NO_MODEL
+            handler = OwnResponse(cluster, downstream, request, route or missing, edits=edits)
     if limiter is not None:
         refusal = limiter.refusal(request, downstream.client)
         if refusal is not None:

@@ -5,7 +5,8 @@ Each exchange has one such object. That of HTTP has no state, so all share it; a
 Only requests whose repetition has the same effect are sent again (RFC 9110 § 9.2.2). A request that no worker can have
 received may be retried whatever its method, outside the retry budget, because it has caused no work; after a refused
 connection every other endpoint may be tried. One that a worker may have received is retried only if it is idempotent,
-and within the budget; so is one that a worker has refused as busy (`retry.busy`), whatever its method.
+and within the budget. One that a worker has refused as busy (`retry.busy`) may be, whatever its method: within the
+budget, every other endpoint is tried.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ class HttpRules:
     def _retries_busy(
         self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
     ) -> bool:
-        """Send a request that was refused unprocessed to an endpoint that does not rest, whatever its method."""
-        exchange.tried |= exchange.cluster.rests.resting(exchange.cluster.now())
+        """Send a request that was refused unprocessed to another endpoint, whatever its method: to each, whatever
+        `retries` is above 0, those that rest last."""
+        exchange.unsent += 1
         if not take_another_try(exchange, attempt, needs_other=True):
             return False
         attempt.status, upstream = response.status, attempt.upstream

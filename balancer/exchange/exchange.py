@@ -82,7 +82,7 @@ class Exchange(ExchangeState):
     ticket: Ticket[Waiter] | None = None  # its current one
     observers: tuple[ExchangeObserver, ...] = ()
     edits: Edits | None = None  # of its fields and those of its response
-    prompt: Prompt | None = None  # of a request for inference, where the policy reads it
+    prompt: Prompt | None = None  # of a request for inference, where it is read
     _has_looked = False  # for a prompt
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time

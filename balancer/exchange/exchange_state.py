@@ -132,7 +132,7 @@ class ExchangeState:
     race: Race | None = None  # while a hedged attempt runs beside the current one
     attempts = 0
     needs_own = False  # no other request may share its connection
-    unsent = 0  # attempts that found no connection
+    unsent = 0  # attempts that found no connection, or were refused as busy
     bytes_in = 0  # of its body
     last_attempt: Attempt | None = None  # None while the request waits for an endpoint
 

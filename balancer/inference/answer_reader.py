@@ -1,7 +1,8 @@
 """Reads the answer to a prompt while it passes: when its tokens came, how many, and what its `usage` states.
 
 Nothing is copied but the last bytes, where `usage` is, once the answer has ended. In a stream of server-sent events an
-event is a token; its text is not parsed. An answer with a Content-Encoding, or a status other than 200, is not read.
+event is a token, in one of JSON lines a line; its text is not parsed. An answer with a Content-Encoding, or a status
+other than 200, is not read.
 """
 
 from __future__ import annotations
@@ -25,12 +26,20 @@ MOST_TOKENS: Final = 1 << 40
 
 EVENT: Final = b"\ndata:"
 FIRST_EVENT: Final = b"data:"
+JSON_LINES: Final = b"application/x-ndjson"
+LINE: Final = b"\n{"
+"""Beginning of an event behind others in such a stream."""
 
 _has_done: Final = re.compile(rb"\ndata: ?\[DONE\]").search
 """Finds the last event of a stream. In a text a line's end is escaped."""
 
-COMPLETIONS: Final = b"/completions"
-"""End of the paths whose streams end by [DONE] in OpenAI's API, chats included."""
+_has_end: Final = re.compile(
+    rb'"(?:finish_reason" ?: ?"|stop" ?: ?true|type" ?: ?"message_stop")|\rdata: ?\[DONE\]'
+).search
+"""Finds what else tells that an answer is whole, slowly: some engines send no [DONE]. In a text quotes are escaped."""
+
+STATE_END: Final = (b"/completions", b"/messages")
+"""Ends of the paths whose streams state their end: those of OpenAI's API, chats included, and of Anthropic's."""
 
 _has_token: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|name)" ?: ?"(?!")'
@@ -39,9 +48,10 @@ _has_token: Final = re.compile(
 completion."""
 
 _find_content: Final = re.compile(
-    rb"\n[cC](?i:ontent-(?:(type):[ \t]*text/event-stream|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
+    rb"\n[cC](?i:ontent-(?:type:[ \t]*(text/event-stream|application/x-ndjson)"
+    rb"|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
 ).finditer
-"""Finds both fields in one pass; the group is there if it is the type of a stream."""
+"""Finds both fields in one pass; the group is the type of a stream, if it is that."""
 
 states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
@@ -51,6 +61,7 @@ OPENING: Final = 0x7B
 """An opening brace, as an integer: a search for a string of one byte raises and catches an exception first."""
 
 LF: Final = 0x0A
+INPUT: Final = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
 COLONS: Final = (b":", b": ", b" :", b" : ")
 
 USAGE_OBJECTS: Final = 8
@@ -71,20 +82,21 @@ class AnswerReader:
         prompt: Prompt | None,
         counts: TokenCounts,
         asked_at: float,
-        ends_by_done: bool,
+        states_end: bool,
         value_of: Callable[[bytes], Any],
     ) -> None:
-        """Without a prompt, only the end of a stream is read. `asked_at` is when the request came. `ends_by_done`: the
-        last event of its stream is [DONE]. `value_of` is that of `completion_body.py`."""
+        """Without a prompt, only the end of a stream is read. `asked_at` is when the request came. `states_end`: its
+        stream states that it is whole. `value_of` is that of `completion_body.py`."""
         self.facts = Answer()
         self._router = router
         self._assignment = assignment
         self._prompt = prompt
         self._counts = counts
         self._asked_at = asked_at
-        self._ends_by_done = ends_by_done
+        self._states_end = states_end
         self._value_of = value_of
         self._is_read = self._is_stream = False
+        self._event, self._first = EVENT, FIRST_EVENT
         self._events = 0  # before the first token
         self._tail: list[bytes] = []
         self._kept = 0  # bytes in it
@@ -93,9 +105,11 @@ class AnswerReader:
         """Take the head of the answer, which may be one of before."""
         content = response.content
         if content is None:
-            content = response.content = [found[1] is None for found in _find_content(response.block)]
-        self._is_read = response.status == 200 and True not in content
-        self._is_stream = False in content
+            content = response.content = [found[1] for found in _find_content(response.block)]
+        self._is_read = response.status == 200 and None not in content
+        self._is_stream = len(content) > 0
+        if JSON_LINES in content:
+            self._event, self._first = LINE, LINE[1:]
 
     def came(self, data: bytes, now: float) -> None:
         """Take bytes of the body."""
@@ -108,12 +122,13 @@ class AnswerReader:
             self._kept -= len(tail.pop(0))
         if not self._is_stream or self._prompt is None:
             return
-        several = LF in data[: 1 - len(EVENT)]  # mostly one comes alone, and a count is slow
-        events = (data.count(EVENT) if several else 0) + data.startswith(FIRST_EVENT)
+        event = self._event
+        several = LF in data[:-5]  # mostly one comes alone, and a count is slow
+        events = (data.count(event) if several else 0) + data.startswith(self._first)
         if facts.first_token_at is None:
             found = _has_token(data)
             if found is not None:
-                events = 1 + data.count(EVENT, found.end())
+                events = 1 + data.count(event, found.end())
             elif self._events + events < 2:  # the first may only name the role
                 self._events += events
                 return
@@ -137,18 +152,24 @@ class AnswerReader:
         facts, pieces = self.facts, self._tail
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
         if self._is_stream:
-            self.is_cut_short = self._ends_by_done and _has_done(b"\n" + tail) is None
+            lacks_done = self._states_end and _has_done(b"\n" + tail) is None
+            self.is_cut_short = lacks_done and _has_end(tail) is None
         if self._prompt is None:
             return
         if not self._is_stream:  # nothing shows when its first token was there
             self._first_token(now)
             facts.last_token_at = now
         elif facts.first_token_at is not None:
-            facts.tokens = max(1, facts.tokens - _events_without_token(tail))
+            facts.tokens = max(1, facts.tokens - _events_without_token(tail, self._event))
         usage = _usage_in(tail, self._value_of)
         tokens = _number(usage, "completion_tokens")
         if tokens is not None:
             facts.tokens = tokens
+        elif "output_tokens" in usage:  # Anthropic's: what was cached is not among the tokens of the input
+            facts.tokens = _number(usage, "output_tokens") or facts.tokens
+            parts = [_number(usage, name) for name in INPUT]
+            facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
+            return
         facts.prompt_tokens = _number(usage, "prompt_tokens")
         facts.cached_tokens = _number(usage.get("prompt_tokens_details"), "cached_tokens")
 
@@ -166,10 +187,10 @@ class AnswerReader:
         self._router.first_token(self._assignment, now)
 
 
-def _events_without_token(tail: bytes) -> int:
+def _events_without_token(tail: bytes, start: bytes) -> int:
     """Return how many events at the end of a stream have no token: the reason of its end, `usage`, and [DONE]."""
     found = 0
-    for event in reversed((b"\n" + tail).split(EVENT)[1:]):
+    for event in reversed((b"\n" + tail).split(start)[1:]):
         if _has_token(event) is not None:
             break
         found += 1

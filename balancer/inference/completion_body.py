@@ -1,4 +1,4 @@
-"""Body of a request for a completion (OpenAI's API), as far as routing reads it. Needs the extra `inference`.
+"""Body of a request for a completion (OpenAI's API or Anthropic's), as far as routing reads it: the extra `inference`.
 
 It is not compiled: msgspec makes its own code of the class. Nothing of a prompt is decoded: its JSON is found and left
 as it is. Of a key that is there twice the last one counts, as for workers.
@@ -16,13 +16,17 @@ DecodeError: Final = msgspec.DecodeError
 ValidationError: Final = msgspec.ValidationError
 
 
+ABSENT: Final = msgspec.Raw()
+
+
 class CompletionBody(msgspec.Struct):
-    """The keys that are read; `messages`, `prompt` and `tools` as JSON, empty where they are absent."""
+    """The keys that are read; `messages`, `prompt`, `tools` and `system` as JSON, `ABSENT` where they are."""
 
     model: str = ""
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -30,7 +34,7 @@ class CompletionBody(msgspec.Struct):
     user: str | None = None
 
 
-Values = tuple[str, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
+Values = tuple[str, Any, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
 
 
 class ModelKey(msgspec.Struct):

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from balancer.inference.answer_reader import COMPLETIONS, AnswerReader, states_encoding
+from balancer.inference.answer_reader import STATE_END, AnswerReader, states_encoding
 from balancer.inference.token_counts import TokenCounts
 from balancer.upstream.request import RequestBody
 from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN, Prompt
@@ -54,6 +54,8 @@ PER_TOKEN: Final = BYTES_PER_TOKEN
 class PromptReader:
     """Reads prompts for one cluster. `unread` counts bodies without one by reason, `counts` what was read."""
 
+    needs_blocks = True  # a policy does; others leave their answers to be counted
+
     def __init__(self) -> None:
         from balancer.inference import completion_body as body  # an extra, which other clusters do not need
 
@@ -61,6 +63,7 @@ class PromptReader:
         self._digest = body.digest
         self._value_of = body.value_of
         self._values = body.values
+        self._absent = body.ABSENT
         self._decode_error = body.DecodeError
         self._validation_error = body.ValidationError
         self.counts = TokenCounts()
@@ -94,17 +97,17 @@ class PromptReader:
         self, router: Router, assignment: Assignment, asked_at: float, target: bytes
     ) -> AnswerReader | None:
         """Return the reader of the answer to an attempt at a request with a prompt, which came at `asked_at`. Without
-        one, its end is read where it must be [DONE]."""
+        one, its end is read where it must be stated."""
         prompt = assignment.facts.prompt
-        ends_by_done = target.partition(b"?")[0].endswith(COMPLETIONS)
-        if prompt is None and not ends_by_done:
+        states_end = target.partition(b"?")[0].endswith(STATE_END)
+        if prompt is None and not states_end:
             return None
-        return AnswerReader(router, assignment, prompt, self.counts, asked_at, ends_by_done, self._value_of)
+        return AnswerReader(router, assignment, prompt, self.counts, asked_at, states_end, self._value_of)
 
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:
         """Return the prompt of a decoded body. Raises what `decode` raises for a value of the wrong type."""
-        values = self._values(found)  # one call instead of nine look-ups
-        model, messages, prompt, tools, is_streamed, most, most_completion, session_id, user = values
+        values = self._values(found)  # one call instead of ten look-ups
+        model, messages, prompt, tools, system, is_streamed, most, most_completion, session_id, user = values
         text = bytes(messages)
         first = text[:1]
         if first in ABSENT:
@@ -120,13 +123,14 @@ class PromptReader:
         if first == LIST and text[1:2] != OBJECT and _OF_TOKENS(text) is not None:
             tokens = text.count(b",") + 1.0
             block_tokens = BLOCK * tokens / len(text)
-        before = bytes(tools) if len(tools) else b""
-        if before.startswith(LIST):  # they come before the messages in what a model reads
+        # They come before the messages in what a model reads; `system` is Anthropic's.
+        if tools is not self._absent or system is not self._absent:
+            before = b"".join(each for each in (bytes(tools), bytes(system)) if each[:1] in (LIST, TEXT))
             tokens += float(len(before)) / PER_TOKEN
             text = before + text
         return Prompt(
             tokens,
-            self._blocks(text, model),
+            self._blocks(text, model) if self.needs_blocks else (),
             block_tokens,
             model[:NAME_LIMIT],
             (session or session_id or user or "")[:NAME_LIMIT],

@@ -80,7 +80,7 @@ def run_campaign(
     if note:
         console.print(Text(note))
     if scenario.load.file and (failed := failed_in(scenario.load.file)):
-        console.print(Text(f"{scenario.load.file}: {failed} failed request{'s' * (failed != 1)} left out"))
+        console.print(Text(f"{scenario.load.file}: {failed} of its lines left out: failed, or no prompt"))
     for line in doubts_about_keys(scenario.without_keys(runner.name == "simulated")):
         console.print(Text(line, style="yellow"))
     where = " in virtual time" if runner.name == "simulated" else ""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
-from math import isfinite
+from math import isfinite, log
 from pathlib import Path
 from stat import S_ISREG
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -71,7 +72,8 @@ class InferenceTrace:
     """Prompts and their ascending instants in seconds from the first.
 
     `step` is the quantum of the instants in seconds, 0 where they are exact: the requests of an instant came at unknown
-    times within `step` after it. `failed` requests of a log are left out: nothing tells how long their answers were.
+    times within `step` after it. `failed` requests of a log are left out: nothing tells how long their answers were, or
+    they ask for no answer.
     """
 
     instants: Floats
@@ -81,13 +83,14 @@ class InferenceTrace:
 
 
 class Row(NamedTuple):
-    """One request; `at` in seconds of any clock."""
+    """One request; `at` in seconds of any clock. In a log, `blocks` are those of its text, of `size` bytes."""
 
     at: float
     tokens: int
     output: int
     blocks: list[int]
     session: str = ""
+    size: int = 0
 
 
 def is_trace(path: str) -> bool:
@@ -119,7 +122,10 @@ def read_trace(path: str) -> InferenceTrace:
         else:
             rows.append(row)
     if not rows:
-        raise BadInputError(f"load.file: {path} holds no request{' that was answered' * (failed > 0)}")
+        lacks = " that was answered, with messages or a prompt in `body` or beside the time" * (failed > 0)
+        raise BadInputError(f"load.file: {path} holds no request{lacks}")
+    if read is log_row:
+        count_in_tokens(rows)
     rows.sort(key=lambda row: row.at)  # stable: a conversation's turns of one instant stay in order
     instants = np.array([row.at for row in rows]) - rows[0].at
     instants.flags.writeable = False  # cached and shared by all callers
@@ -127,6 +133,23 @@ def read_trace(path: str) -> InferenceTrace:
     for row in rows:
         prompts.append(row.tokens, row.output, row.blocks, row.session)
     return InferenceTrace(instants, quantum(instants), prompts, failed)
+
+
+def count_in_tokens(rows: list[Row]) -> None:
+    """Replace blocks of text, as a log has them, by blocks of LOG_BLOCK stated tokens, as engines have them.
+
+    A block of text has the same tokens in all prompts that begin alike, or these would share none: those that it has in
+    the one whose tokens per byte are the most usual. What another states beyond them is spread over its other bytes.
+    """
+    usual, ends = median(row.tokens / row.size for row in rows), dict[int, float]()
+    for at in sorted(range(len(rows)), key=lambda at: abs(log(rows[at].tokens / rows[at].size / usual))):
+        row, blocks, end = rows[at], list[int](), 0.0
+        most = min(row.tokens, row.size)  # which bounds the memory
+        for number, link in enumerate(row.blocks):
+            share = BLOCK_BYTES / (row.size - number * BLOCK_BYTES)
+            end = ends.setdefault(link, end + share * max(0.0, most - end))
+            blocks += [(link + one) % 2**64 for one in range(len(blocks), round(end / LOG_BLOCK))]
+        rows[at] = row._replace(blocks=blocks[: most // LOG_BLOCK])
 
 
 def quantum(instants: Floats) -> float:
@@ -172,7 +195,8 @@ def mooncake_row(line: str) -> Row:
 
 
 def log_row(line: str) -> Row | None:
-    """Row of a request body with a time: of a batch (`body`), or with the body's keys beside it; None if it failed.
+    """Row of a request body with a time: of a batch (`body`), or with the body's keys beside it; None if it failed, or
+    has neither messages nor a prompt, as one for embeddings.
 
     Tokens are those of `usage` where the line has a response, else what the text takes and what the request allows.
     Raises `ValueError`.
@@ -180,12 +204,14 @@ def log_row(line: str) -> Row | None:
     said = json_object(line)
     if has_failed(said):
         return None
+    body = said.get("body", said.get("request", said))
+    asked = body.get("messages", body.get("prompt")) if isinstance(body, dict) else body
+    if asked is None:
+        return None
     time = next((key for key in TIMES if said.get(key) is not None), None)
     if time is None:
         raise ValueError(f"must have a time: {', '.join(TIMES)}")
-    body = said.get("body", said.get("request", said))
-    asked = body.get("messages", body.get("prompt")) if isinstance(body, dict) else None
-    if not isinstance(asked, list | str) or not asked:
+    if not isinstance(body, dict) or not isinstance(asked, list | str) or not asked:
         raise ValueError("must have messages or a prompt, in `body` or beside the time")
     text = json.dumps([body.get("tools"), asked], ensure_ascii=False).encode("utf-8", "surrogatepass")
     blocks, link = list[int](), str(body.get("model", "")).encode("utf-8", "surrogatepass")
@@ -196,7 +222,7 @@ def log_row(line: str) -> Row | None:
     named = [one for key in ("session_id", "user") if isinstance(one := body.get(key), str | int) and one]
     session = str(named[0])[:200] if named else ""
     at, answered = instant_of(time, said[time]), answered_tokens(said, body)
-    return Row(at, tokens, answered, blocks[: tokens // LOG_BLOCK], session)
+    return Row(at, tokens, answered, blocks, session, len(text))
 
 
 def has_failed(said: dict[str, Any]) -> bool:

@@ -6,7 +6,6 @@ from typing import Final
 
 from policies.inference.pace import Pace
 from policies.inference.tokens import EndpointTokens
-from policies.steelyard.least_cost import round_trip
 
 PAUSE_PRICE: Final = 0.03
 """Cost in seconds of one second for which prefill makes the answers of one request pause. They are counted as the mean
@@ -46,7 +45,7 @@ PARTS: Final = {
     "balance": "requests there beyond the mean of the endpoints",
     "idle": "a fifth of prefill less where nothing waits",
     "overdue": "the prompt that is being computed takes far longer than expected",
-    "distance": "one round trip",
+    "distance": "one round trip to its region",
     "failure": "share of recent requests that failed × what a failure costs",
 }
 
@@ -88,5 +87,4 @@ def parts_of(each: EndpointTokens, pace: Pace, usual: float, now: float) -> Cost
     balance = BALANCE_PRICE * (state.in_flight - usual) * min(prefill, pace.mean)
     idle = -IDLE_DISCOUNT * prefill if each.queue < 0.5 else 0.0
     failure = latency.charge * state.failure_penalty(now) if latency.failures > 0.0 else 0.0
-    wait, distance = each.wait / state.share, round_trip(state, 0.0)
-    return wait, prefill, pauses, balance, idle, each.overdue, distance, failure
+    return each.wait / state.share, prefill, pauses, balance, idle, each.overdue, each.distance, failure

@@ -8,10 +8,11 @@ endpoint that has left.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from policies.endpoint.state import EndpointState
-from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.facts import Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts
 from policies.inference.evidence import Attempt, CacheEvidence
 from policies.inference.index import OWN_BYTES, Place, PrefixIndex
 from policies.inference.news import PrefixNews
@@ -46,6 +47,7 @@ class EndpointTokens:
     `reported` is its last report, of `reported_at`. `computed_at` is that of the last first token of this process, of
     whose `span` the pace is not learned yet. `evidence` is what answers say of its cache. Until `refused_until` it
     would compute the prompts that it refused at once: it gets no more prompts than others, which compute theirs.
+    `distance` is a round trip to its region, 0 if unknown.
     """
 
     def __init__(self, state: EndpointState, place: Place) -> None:
@@ -56,6 +58,7 @@ class EndpointTokens:
         self.unanswered: dict[Prompt, Attempt] = {}  # those that wait, in order
         self.own_waiting = self.own_resident = 0.0  # of this process
         self.waiting = self.queue = self.wait = self.overdue = self.resident = self.capacity = 0.0
+        self.distance = 0.0
         self.cached = self.added = 0.0
         self.held = 0
         self.evidence = CacheEvidence()
@@ -120,8 +123,16 @@ class TokenAccounts:
                 self.index.advance(account.place, account.place.capacity + 1.0)
 
     def tick(self, now: float) -> None:
-        """Keep the endpoints' rows in the index."""
-        for account in self._accounts.values():
+        """Keep the endpoints' rows in the index, and learn how far their regions are away.
+
+        The least handshake of a region counts: a slow one, which is not repeated while its connection lasts, would keep
+        prompts that are cached nowhere away from one endpoint for ever.
+        """
+        nearest: dict[Region, float] = {}
+        for state in self._accounts:
+            nearest[state.region] = min(round_trip(state, inf), nearest.get(state.region, inf))
+        for state, account in self._accounts.items():
+            account.distance = nearest[state.region] if nearest[state.region] < inf else 0.0
             if not self.index.keep(account.place, now):
                 account.place = self.index.place(account.state.id, now)
 
@@ -184,7 +195,7 @@ class TokenAccounts:
                 self.index.refresh(account.place)
             seconds = now - account.place.computed_at
             if attempt.sent_at >= account.place.computed_at:
-                seconds = now - attempt.sent_at - round_trip(state, 0.0)
+                seconds = now - attempt.sent_at - account.distance
             self._measure(account, seconds, attempt.added, now)
         self._computed(account, now)
         self._compute(account, prompt, attempt)

@@ -180,10 +180,10 @@ class EndpointSet:
         """Return whether a request with so many `attempts`, at the endpoints `tried`, may have another one.
 
         `limit` is the maximum number of further endpoints that it is sent to, 0 for a single attempt. `unsent`
-        attempts, one per endpoint at most, found no connection, cost no worker anything and do not count: where half
-        of the workers die at once, three picks of a thousand would otherwise meet three dead ones before their failures
-        are known. The endpoint that failed is tried again only if no other is available, and only once; never with
-        `needs_other`. Looks at one endpoint more than were tried, at most.
+        attempts, one per endpoint at most, found no connection or were refused as busy, cost no worker anything and do
+        not count: where half of the workers die at once, three picks of a thousand would otherwise meet three dead ones
+        before their failures are known. The endpoint that failed is tried again only if no other is available, and only
+        once; never with `needs_other`. Looks at one endpoint more than were tried, at most.
         """
         if not limit or attempts - min(unsent, len(self._states)) > limit:
             return False

@@ -125,6 +125,38 @@ def test_the_prompt_of_a_request_log_has_the_tokens_that_its_answer_states(tmp_p
     assert (prompts.tokens, len(prompts.blocks[0])) == ([900], 7)
 
 
+def stated(tokens: int, *contents: str) -> dict[str, Any]:
+    """Line whose answer states the tokens of its prompt."""
+    return {**chat(0, *contents), "response": {"body": {"usage": {"prompt_tokens": tokens}}}}
+
+
+def shares(lines: InferenceTrace) -> list[float]:
+    """Share of each prompt's tokens that begin as the first one's."""
+    first, *others = lines.prompts.blocks
+    common = [sum(a == b for a, b in zip(first, blocks, strict=False)) for blocks in others]
+    return [128 * one / tokens for one, tokens in zip(common, lines.prompts.tokens[1:], strict=True)]
+
+
+@pytest.mark.parametrize("tokens", [5_000, 10_000, 20_000])
+def test_the_shared_part_of_prompts_is_that_of_their_text(tmp_path: Path, tokens: int) -> None:
+    """However many bytes a token has: prompts that share the first half of their text share half of their tokens."""
+    found = trace(tmp_path, *(stated(tokens, "s" * 20_000, letter * 20_000) for letter in "abc"))
+    assert shares(found) == pytest.approx([0.5, 0.5], abs=0.02)
+    assert all(0 <= tokens - 128 * len(blocks) < 350 for blocks in found.prompts.blocks)
+
+
+def test_a_shared_prefix_has_the_same_tokens_in_all_prompts(tmp_path: Path) -> None:
+    """Also where the rest of a prompt has few bytes per token, or is an image. It is the usual prompts' tokens."""
+    image, digits, usual = (
+        stated(5_900, "s" * 20_000, "i" * 400_000),
+        stated(15_000, "s" * 20_000, "7" * 20_000),
+        6_000,
+    )
+    lines = [stated(usual, "s" * 20_000, letter * 4_000) for letter in "abc"]
+    found = trace(tmp_path, lines[0], image, digits, *lines[1:])
+    assert shares(found) == pytest.approx([5_000 / 5_900, 5_000 / 15_000, *[5 / 6] * 2], abs=0.02)
+
+
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
 def test_lines_end_with_a_line_feed_only(tmp_path: Path, separator: str) -> None:
     """JSON may have other separators of lines in its texts."""
@@ -138,9 +170,13 @@ def test_lines_end_with_a_line_feed_only(tmp_path: Path, separator: str) -> None
         {"timestamp": 1, "body": {"messages": "x"}, "response": {"status_code": 429, "body": {"error": {}}}},
         {"time": 1, "prompt": "x", "status": 503},
         {"time": 1, "prompt": "x", "error": {"message": "overloaded"}, "response": None},
+        {"time": 1, "url": "/v1/embeddings", "body": {"model": "m", "input": ["x"]}},
+        {"id": "no time either", "input": "x"},
     ],
 )
-def test_a_failed_request_of_a_log_is_left_out_and_counted(tmp_path: Path, refused: dict[str, Any]) -> None:
+def test_a_request_of_a_log_without_an_answer_is_left_out_and_counted(
+    tmp_path: Path, refused: dict[str, Any]
+) -> None:
     found = trace(tmp_path, refused, chat(2, "x"), chat(3, "x", status=200))
     assert (found.failed, found.instants.tolist()) == (1, [0.0, 1.0])
 
@@ -194,7 +230,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 OF_LOGS: list[tuple[dict[str, Any], str]] = [
     ({"body": {"messages": "x"}}, "must have a time: timestamp, time, created_at, created"),
-    ({"time": 0, "body": {}}, "must have messages or a prompt, in `body` or beside the time"),
+    ({"time": 0, "body": {"messages": []}}, "must have messages or a prompt, in `body` or beside the time"),
     ({"time": 0, "body": 7}, "must have messages or a prompt"),
     (chat(0, "x", max_tokens=None), "must have usage.completion_tokens of the response, or max_tokens"),
     (chat("soon", "x"), "timestamp: must be seconds or a time in ISO 8601, got 'soon'"),
@@ -212,6 +248,10 @@ OF_LOGS: list[tuple[dict[str, Any], str]] = [
         *((json.dumps(line).encode(), f", line 1: {said}") for line, said in OF_LOGS),
         (f"{HEAD}\n".encode(), " holds no request"),
         (b'{"time": 1, "prompt": "x", "status": 503}', " holds no request that was answered"),
+        (
+            b'{"time": 0, "body": {}}',
+            " holds no request that was answered, with messages or a prompt in `body`",
+        ),
         (f"{HEAD}\n2023-11-16 18:17:03,5\n".encode(), f", line 2: must have three columns, {HEAD}"),
         (
             f"{HEAD}\nnow,5,5\n".encode(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +124,10 @@ def test_what_is_computed_waits_no_more_and_is_overdue_in_the_end(
 
 def test_parts_of_seconds_are_named_and_add_up() -> None:
     driven = loaded("pending-tokens")
-    driven.router.states[1].connections = Connections(has_idle=True, round_trip=0.3)
+    for state in driven.router.states:
+        state.connections = Connections(has_idle=True, round_trip=0.3 + 0.1 * state.order)
+    driven.pick(prompt_of(TEXT))
+    driven.router.tick()
     driven.end(driven.place(2, Prompt(1.0)), OutcomeKind.RESET)
     driven.clock.time += 0.9
     driven.pick(prompt_of(TEXT))
@@ -141,6 +145,19 @@ def test_equal_endpoints_get_prompts_at_random(name: str) -> None:
     for number, state in enumerate(driven.router.states):  # as handshakes in one network differ
         state.connections = Connections(has_idle=True, round_trip=0.0002 + 0.00001 * number)
     assert driven.picks(prompt_of(TEXT), 100) == {f"e{number}" for number in range(5)}
+
+
+def test_a_slow_handshake_does_not_starve_an_endpoint() -> None:
+    """Where nothing waits, another one would get all prompts, for ever. Distances are those of regions."""
+    driven = Driven("pending-tokens", 4)
+    for state, trip in zip(driven.router.states, (0.0107, 0.0065, 0.0005, 0.0), strict=True):
+        state.connections = Connections(has_idle=True, round_trip=trip)
+    driven.picks(prompt_of([], 525.0))
+    driven.router.tick()
+    assert driven.picks(prompt_of([], 525.0), 100) == {"e0", "e1", "e2", "e3"}
+    driven.router.put(replace(driven.router.states[0].endpoint, region="away"))
+    driven.router.tick()
+    assert driven.picks(prompt_of([], 525.0), 100) == {"e1", "e2", "e3"}
 
 
 @pytest.mark.parametrize("name", RULES)

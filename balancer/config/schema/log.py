@@ -18,7 +18,7 @@ LOG_FIELDS: Final = (
 """Fields of a line, in their order; `balancer/log/lines.py` has their values."""
 
 TOKEN_FIELDS: Final = ("ttft", "tpot", "prompt_tokens", "cached_tokens", "output_tokens")
-"""Fields of requests for inference, where the policy reads prompts."""
+"""Fields of requests for inference, where prompts are read."""
 
 FURTHER_FIELDS: Final = (
     *("duration", "referer", "route", "tls_version", "trace_id", "user_agent"),

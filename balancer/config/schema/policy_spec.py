@@ -24,6 +24,11 @@ from policies.policy import Policy
 from policies.routing.trial_pick import require_pick
 
 
+def can_read_prompts() -> bool:
+    """Return whether the extra `inference` is installed."""
+    return all(map(find_spec, ("msgspec", "xxhash")))
+
+
 class PlainPolicy(BaseModel):
     """A policy: its name, or a table with `name` and the policy's own options."""
 
@@ -59,7 +64,7 @@ class PlainPolicy(BaseModel):
     def alone(self, rng: Random, path: str, library: Library) -> Policy:
         """Build the policy. Raises `PoliciesError` for an unknown name or option, and for a missing extra."""
         policy = registry.make(self.name, self.options, rng, path, library)
-        if getattr(policy, "reads_prompts", False) and not all(map(find_spec, ("msgspec", "xxhash"))):
+        if getattr(policy, "reads_prompts", False) and not can_read_prompts():
             raise BrokenPolicy(
                 f"'{self.label}' reads prompts and needs msgspec and xxhash, which are not installed: "
                 "pip install '.[inference]' in the checkout"

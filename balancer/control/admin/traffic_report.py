@@ -102,7 +102,7 @@ def _seconds(latency: float) -> float | None:
 
 
 def inference_status(cluster: Cluster, describe: Describe) -> dict[str, Any] | None:
-    """Return the prompts and tokens since the start; None while the policy reads no prompts."""
+    """Return the prompts and tokens since the start; None while none are read."""
     reader = cluster.prompts
     if reader is None:
         return None

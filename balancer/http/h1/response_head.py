@@ -84,7 +84,7 @@ class Response:
         self._public = block
         self.head = b""  # for a client of HTTP/1.1 that stays, once it was built
         self.may_report: bool | None = None  # `block` may have a load report; None until that is asked
-        self.content: list[bool] | None = None  # what an `AnswerReader` has found in it
+        self.content: list[bytes | None] | None = None  # what an `AnswerReader` has found in it
 
     def block_without(self, internal: InternalFields) -> bytes:
         """Return `block` without internal fields. The result is cached with the head."""

@@ -9,7 +9,17 @@ import pytest
 
 from policies.facts import Outcome, OutcomeKind
 from policies.prompts import Answer
-from tests.support.prompts import CHATS, USAGE, answer_with_usage, asked, asks, chat, inference, reader_of
+from tests.support.prompts import (
+    CHATS,
+    READER,
+    USAGE,
+    answer_with_usage,
+    asked,
+    asks,
+    chat,
+    inference,
+    reader_of,
+)
 from tests.support.wireless import Wireless, sends
 
 STREAM = (
@@ -72,7 +82,7 @@ def test_streams(kind: str) -> None:
     """The role is no token; neither are the reason of the end, `usage` and [DONE]. All pass as they come."""
     pieces, expected, cached = STREAMS[kind]
     with inference() as stage:
-        client, worker = asked(stage, chat("hello", stream=True), b"/v1/messages")
+        client, worker = asked(stage, chat("hello", stream=True), b"/api/chat")
         sends(stage, worker, STREAM)
         for piece in pieces:
             stage.advance(1.0)
@@ -100,14 +110,16 @@ def at(outcome: Outcome) -> tuple[float, float]:
     ("path", "cut", "is_broken"),
     [
         (CHATS, True, True),
-        (b"/v1/messages", True, True),
+        (b"/api/chat", True, True),
         (CHATS, False, True),
-        (b"/v1/messages", False, False),
+        (b"/v1/messages", False, True),
+        (b"/api/chat", False, False),
         (CHATS + b"?api-version=2026-06-01", False, True),
     ],
 )
 def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None:
-    """Ends as the error that it is, with the tokens so far. OpenAI's streams end by [DONE], others with their body."""
+    """Ends as the error that it is, with the tokens so far. OpenAI's streams and Anthropic's state their end; others
+    end with their body."""
     with inference() as stage:
         client, worker = asked(stage, chat("hello", stream=True), path)
         sends(stage, worker, STREAM, chunk(ROLE), chunk(delta(content="a")), chunk(delta(content="b")))
@@ -128,17 +140,74 @@ def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None
     [
         (chat("hello", stream=True), [delta(content="It ends with data: [DONE]"), A], False),
         (chat("hello", stream=True), [A, DONE.replace(b" ", b"").replace(b"\n", b"\r\n")], True),
+        (chat("hello", stream=True), [A.replace(b"\n", b"\r"), DONE.replace(b"\n", b"\r")], True),
+        (chat("hello", stream=True), [A, STOP], True),
+        (chat("hello", stream=True), [event({"content": "a", "stop": False}), event({"stop": True})], True),
+        (
+            chat("hello", stream=True),
+            [event({"content": '"stop": true,"finish_reason":"x"'})],
+            False,
+        ),
+        (chat("hello", stream=True), [A, event({"error": {"message": "out of memory"}})], False),
         (chat("hello", stream=True, user=5), [A, B], False),
         (chat("hello", stream=True, user=5), [A, DONE], True),
     ],
 )
 def test_only_an_event_ends_a_stream(body: bytes, pieces: list[bytes], is_whole: bool) -> None:
-    """Not a text that names it; and whether the prompt of the request could be read does not matter."""
+    """[DONE], or the reason of the end where an engine sends none, as llama.cpp; and not a text that names it. Whether
+    the prompt of the request could be read does not matter."""
     with inference() as stage:
         client, worker = asked(stage, body)
         sends(stage, worker, STREAM, *map(chunk, pieces), END)
         assert client.received.endswith(END) is is_whole
         assert [outcome.kind is OutcomeKind.OK for outcome in reader_of(stage).outcomes] == [is_whole]
+
+
+@pytest.mark.parametrize("policy", ["least-in-flight", READER])
+def test_any_policy_has_answers_read(policy: str) -> None:
+    """Their end and their tokens; blocks of the prompt are for policies that read them."""
+    with inference(policy=policy) as stage:
+        client, worker = asked(stage, chat("hello" * 500, stream=True))
+        stage.advance(1.0)
+        sends(stage, worker, STREAM, chunk(A), chunk(event({"error": "no memory"})), END)
+        assert client.ending == "end"
+        assert not client.received.endswith(END)
+        reader = stage.cluster.prompts
+        assert reader is not None
+        assert (reader.counts.ttft.count, reader.counts.output_tokens, reader.needs_blocks) == (
+            1,
+            1,
+            policy == READER,
+        )
+        [outcomes] = [state.outcomes for state in stage.cluster.router.states]
+        assert outcomes[OutcomeKind.RESET] == 1
+
+
+def test_stream_of_json_lines() -> None:
+    """Ollama's: the first token is seen when it comes, and the last line has none."""
+    lines = [{"message": {"content": text}, "done": text == ""} for text in ("a", "b", "c", "")]
+    with inference() as stage:
+        _, worker = asked(stage, chat("hello"), b"/api/chat")
+        sends(stage, worker, STREAM.replace(b"text/event-stream; charset=utf-8", b"application/x-ndjson"))
+        for line in lines:
+            stage.advance(1.0)
+            sends(stage, worker, chunk(json.dumps(line).encode() + b"\n"))
+        sends(stage, worker, END)
+        (outcome,) = reader_of(stage).outcomes
+        assert (cast(Answer, outcome.answer).tokens, *at(outcome)) == (3, 1.0, 4.0)
+
+
+def test_messages_of_anthropic() -> None:
+    """Their usage has other names; what was cached is no part of the input there."""
+    text, usage = {"type": "text_delta", "text": "a"}, {"input_tokens": 18, "cache_read_input_tokens": 32}
+    ends = [{"type": "message_delta", "usage": {**usage, "output_tokens": 3}}, {"type": "message_stop"}]
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True), b"/v1/messages")
+        pieces = [event({"type": "content_block_delta", "delta": text})] * 3 + [event(end) for end in ends]
+        sends(stage, worker, STREAM, *map(chunk, pieces), END)
+        assert client.received.endswith(END)
+        answer = cast(Answer, reader_of(stage).outcomes[0].answer)
+        assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 3)
 
 
 def test_stream_of_known_length_that_lacks_its_end() -> None:

@@ -95,6 +95,31 @@ def test_client_gets_the_refusal_when_no_other_endpoint_is_free() -> None:
         assert client.is_open
 
 
+def test_resting_endpoint_is_tried_last_instead_of_never() -> None:
+    """It has refused one request, and may take the next one before its rest is over."""
+    with stage_of(3) as stage:
+        _, first = asked(stage)
+        sends(stage, first, refusal(b"503 Service Unavailable", b"Retry-After: 30"))
+        sends(stage, stage.workers[1], OK)
+        client = stage.client()
+        sends(stage, client, REQUEST)
+        for worker, answer in zip((2, 1, 0), (refusal(), refusal(), OK), strict=True):
+            assert not client.received
+            sends(stage, stage.workers[worker], answer)
+        assert client.received.endswith(b"ok")
+        assert outcomes(stage) == [{"busy": 1, "ok": 1}, {"ok": 1, "busy": 1}, {"busy": 1}]
+
+
+def test_refusals_are_not_bounded_by_the_number_of_retries() -> None:
+    """Each costs a worker nothing, as a refused connection does: every endpoint is asked, once."""
+    with stage_of(4, retries=1) as stage:
+        client, _ = asked(stage)
+        for worker in range(3):
+            sends(stage, stage.workers[worker], refusal())
+        sends(stage, stage.workers[3], OK)
+        assert client.received.endswith(b"ok")
+
+
 def test_full_endpoints_are_not_free() -> None:
     """The other endpoint has as many requests as it may hold: the client gets the refusal, and does not wait."""
     with stage_of(2) as stage:
@@ -108,7 +133,8 @@ def test_full_endpoints_are_not_free() -> None:
 
 BOUNDS: dict[str, tuple[int, dict[str, Any]]] = {
     "no budget": (0, {"retry": (("share", 0.0), ("per_second", 0.0))}),
-    "one further try": (1, {"retries": 1}),
+    "a budget of one": (1, {"retry": (("share", 0.0), ("per_second", 0.1))}),
+    "no further try": (0, {"retries": 0}),
     "a body longer than what is kept": (0, {"buffering": (("request", 4),)}),
 }
 

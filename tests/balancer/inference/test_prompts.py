@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,16 @@ def test_models_and_tools_have_blocks_of_their_own() -> None:
         common(chat(LONG, tools=tools), chat("other", tools=tools)) == len(json.dumps(tools)) // BLOCK_BYTES
     )
     assert common(chat(LONG, tools=tools), chat(LONG)) == 0
+
+
+def test_system_of_anthropic_comes_before_the_messages() -> None:
+    """A text or a list, behind the tools."""
+    tools = [{"name": "f", "description": LONG}]
+    for system in (LONG, [{"type": "text", "text": LONG}]):
+        both = chat("one", system=system, tools=tools)
+        assert common(both, chat("two", system=system, tools=tools)) == len(read(both).blocks)
+        assert common(both, chat("one", tools=tools)) == len(json.dumps(tools)) // BLOCK_BYTES
+        assert read(both).tokens - read(chat("one")).tokens == len(json.dumps(tools) + json.dumps(system)) / 4
 
 
 def test_spaces_make_another_prompt() -> None:
@@ -253,3 +264,21 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "balancer: --policy: policy: 'Reader' reads prompts and needs msgspec and xxhash, which are not installed: "
         "pip install '.[inference]' in the checkout\n"
     )
+
+
+def test_check_warns_where_no_answers_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind works without the extra, under a policy that needs no prompts."""
+    file = tmp_path / "b.toml"
+    place = 'id = "a"\nregion = "r"\naddress = "http://127.0.0.1:9"'
+    file.write_text(
+        f'listen = "127.0.0.1:0"\nkind = "inference"\npolicy = "random"\n[[endpoints]]\n{place}\n'
+    )
+    line = (
+        "warning: kind: without msgspec and xxhash ends of streams are not checked, and no tokens are counted"
+    )
+    for is_missing in (False, True):
+        if is_missing:
+            monkeypatch.setitem(sys.modules, "xxhash", None)
+        assert (line in run_in_process(main, "balancer", "check", str(file)).stdout) is is_missing
+        with inference(policy="random") as stage:
+            assert (stage.cluster.prompts is None) is is_missing

@@ -21,7 +21,11 @@ from tests.support.log_entries import RecordingLog
 from tests.support.prompts import USAGE, answer_with_usage, asked, asks, chat, inference
 from tests.support.wireless import Wireless, sends
 
-OTHER = (("policy", "random"), ("endpoints", ((("id", "n"), ("address", "http://192.0.2.77:80")),)))
+OTHER = (
+    ("kind", "http"),
+    ("policy", "random"),
+    ("endpoints", ((("id", "n"), ("address", "http://192.0.2.77:80")),)),
+)
 
 
 @pytest.fixture

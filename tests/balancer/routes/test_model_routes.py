@@ -119,6 +119,28 @@ async def test_without_another_route_it_is_404(stage: Stage) -> None:
     assert fault_of(malformed)[:2] == (400, "malformed_body")
 
 
+async def test_own_errors_have_the_form_of_openai_where_all_clusters_are_for_inference(stage: Stage) -> None:
+    """Those of the listener, too, which has no endpoints itself; and they say that no route matches the model."""
+    worker = (await serve(stage, LLAMA, QWEN))["llama"]
+    llm = pool_of(worker, kind="inference", policy="random")
+    for clusters, is_openai in (({"llama": llm}, True), ({"llama": llm, "web": pool_of(worker)}, False)):
+        await stage.reload(endpoints=[], routes=[LLAMA], clusters=clusters)
+        client = await stage.client()
+        for request, code, end in (
+            (post(A_QWEN), "no_route", "path and model"),
+            (get(), "no_route", "host and path"),
+            (post(naming("llama-3", prompt="x" * BOUND)), "body_too_large", "bytes of body"),
+        ):
+            told = json.loads((await client.ask(request)).body)
+            found = (
+                (told["error"]["code"], told["error"]["message"])
+                if is_openai
+                else (told["error"], told["detail"])
+            )
+            assert found[0] == code
+            assert end in found[1]
+
+
 async def test_most_specific_route_is_taken(stage: Stage) -> None:
     """A model counts less than a field or a longer path, and more than a method; of others no body is awaited."""
     gold = {"headers": {"x-tier": "gold"}, "cluster": "qwen"}
