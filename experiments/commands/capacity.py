@@ -138,7 +138,7 @@ def capacity(
         """One run at one rate, printed as one line; each search by `number` has a seed of its own."""
         scenario = at_rate(chosen, rate, duration)
         seconds = scenario.load.duration * scenario.time_scale
-        with console.status(f"{per_second(rate)} for {seconds:g} s"):
+        with console.status(f"{per_second(rate)} for {seconds:g} s"), signals_interrupt():
             seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
             run = runner.run(scenario, PlannedRun(block=number, order=0, label=label, seed=seed), Observer())
         trial = tried(run, rate, bound)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
@@ -191,13 +192,31 @@ async def interruptible(work: Awaitable[T]) -> T:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Let every stop signal raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread."""
+    """Let every stop signal raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread.
+
+    Raised at the end if it came in a destructor, where Python drops it: compiled code looks at no signal before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    report, is_dropped = sys.unraisablehook, False
+
+    def note(dropped: Any) -> None:
+        nonlocal is_dropped
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            is_dropped = True
+        else:
+            report(dropped)
+
     numbers = [number for number in stop_signals() if number != signal.SIGINT]
-    with signals_handled(signal.default_int_handler, numbers):
-        yield
+    sys.unraisablehook = note
+    try:
+        with signals_handled(signal.default_int_handler, numbers):
+            yield
+    finally:
+        sys.unraisablehook = report
+    if is_dropped:
+        raise KeyboardInterrupt
 
 
 @contextmanager
