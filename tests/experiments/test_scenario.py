@@ -119,6 +119,39 @@ def test_a_preset_expands_to_its_entries(tmp_path: Path) -> None:
         load_scenario(str(path))
 
 
+def test_an_a_a_control_of_the_file_replaces_that_of_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\npreset = "regions"')
+    path.write_text(text.replace('label = "random"', 'label = "again"\nrepeat_of = "random"'))
+    scenario = load_scenario(str(path))
+    assert scenario.control_pair == ("random", "again")
+    assert [entry.label for entry in scenario.entries if entry.repeat_of] == ["again"]
+
+
+def repeated(label: str, policy: str = "random", **keys: Any) -> dict[str, Any]:
+    return {"label": label, "policy": policy, "repeat_of": "random", **keys}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([repeated("again"), repeated("again 2")], "'again 2' is one too many"),
+        ([repeated("again"), repeated("third", repeat_of="again")], "'third' is one too many"),
+        ([repeated("again", "steelyard")], "'again' must be 'random' under another label"),
+        ([repeated("again", balancer={"retries": 0})], "'again' must be 'random' under another label"),
+        ([repeated("again", batch=3)], "'again' must be 'random' under another label"),
+        ([repeated("again", repeat_of="again")], "'again' must be 'again' under another label"),
+        ([repeated("again", repeat_of="")], "unknown ''"),
+    ],
+)
+def test_an_a_a_control_is_one_entry_run_twice(entries: list[dict[str, Any]], message: str) -> None:
+    """Another policy as the repetition would count as noise, and a second pair would have no comparison."""
+    document = tomllib.loads(MINIMAL)
+    document["entries"] += entries
+    with pytest.raises(ValueError, match=message):
+        Scenario.model_validate(document)
+
+
 def test_every_scenario_has_a_heading() -> None:
     shelves = grouped()
     assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())
