@@ -96,7 +96,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "in-flight-per-worker",
             "In flight per worker",
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds."
+            "load; one that climbs alone is a queue that the policy feeds. Dashed, if there are any: requests that "
+            "ended without an answer, as at a worker that hangs; which worker had them is not known."
             + " Of so many workers: the median of each region, in a band from its least to its most."
             * has_bands,
             lambda: figures_time.in_flight_per_worker(timed, during),

@@ -147,6 +147,21 @@ def test_figures_over_time_have_one_time_axis(tmp_path: Path) -> None:
         assert reached <= label.xy[1] - LABEL + 0.03
 
 
+def test_requests_without_an_answer_are_in_flight(tmp_path: Path) -> None:
+    """Or a worker that hangs, whose requests all time out, would look idle."""
+    write_results(tmp_path / "r", blocks=1, requests=1500, failures=0.3)
+    (one, *_) = competitors(load_results(tmp_path / "r"))
+    (run,) = one.runs
+    samples = replace(run.samples, worker=np.where(run.samples.ok, run.samples.worker, -1))
+    figure = in_flight_per_worker([replace(one, runs=[replace(run, samples=samples)])], [])
+    lines = figure.axes[0].lines
+    instants = np.asarray(lines[0].get_xdata())
+    lying = sum(np.asarray(line.get_ydata()) for line in lines)
+    open_then = (samples.sent_at[:, None] <= instants) & (samples.ended_at[:, None] > instants)
+    assert (lying == open_then.sum(0)).all()
+    assert "without an answer" in {text.get_text() for text in figure.legends[0].get_texts()}
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.02, 1.1), (0.3, 1.5), (0.04, 22.0), (0.9, 1.1)])
 def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
     """1 is always there."""
