@@ -20,6 +20,7 @@ from experiments.report.palette import MAX_DRAWN, Competitor, competitors
 from experiments.results.directory import Results
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import EQUAL_WITHIN, floor_between
 from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
 from experiments.verdict.summary import Summary
@@ -207,6 +208,12 @@ def uniform(summary: Summary) -> dict[str, str]:
     return found
 
 
+ODDS = (
+    " A square is the ratio of the odds of a late or failed answer, which decide where both p99 are the deadline."
+)
+BOUNDS = " An arrow is a bound: the p99 of one of both is the deadline."
+
+
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
     """The forest plots, if there are paired blocks: one of the deciding measure, one also of the other latencies."""
     decides, baseline = summary.measure, summary.scenario.baseline
@@ -214,8 +221,7 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         one
         for one in summary.comparisons
         if one.interval.blocks >= 2
-        and one.judged_by == one.measure
-        and (one.measure == decides or one.measure != "throughput")
+        and (one.measure == decides or one.judged_by == one.measure != "throughput")
     ]
     differing = {one.measure for one in paired if abs(math.log(one.interval.ratio)) > SAME_RATIO}
     paired = [one for one in paired if one.measure == decides or one.measure in differing]
@@ -229,18 +235,20 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     }
     noise = "a point inside the yellow band is within the bias that the same policy run twice shows. "
     deciding = [one for one in paired if one.measure == decides]
+    marks = ODDS * any(one.judged_by == GOODPUT for one in deciding)
+    marks += BOUNDS * any(one.at_deadline for one in paired)
     hero = Drawing(
         "verdict",
         "The verdict",
         f"Each entry over {baseline} by {decides}, with its 95 % interval. A filled point is ahead or behind; an "
-        "interval inside the grey band is practically equal.",
+        f"interval inside the grey band is practically equal.{marks}",
         lambda: figures.forest(field, deciding, floors, canvas.NARROW),
     )
     caption = (
         f"Each point is an entry over {baseline}, paired inside blocks, with its 95 % interval; "
         f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
         f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
-        "Holm over all entries, is below 5 %."
+        f"Holm over all entries, is below 5 %.{marks}"
     )
     draw = lambda: figures.forest(field, paired, floors)  # noqa: E731
     return [*([hero] if deciding else []), Drawing("paired-ratios", "Against the baseline", caption, draw)]

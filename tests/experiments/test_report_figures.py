@@ -39,6 +39,7 @@ from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.service.plan import contestants_of, service_scenario
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval
 from experiments.verdict.summary import summarise
 from policies import registry
@@ -86,6 +87,25 @@ def test_a_tail_at_the_deadline_is_not_drawn(tmp_path: Path) -> None:
     panels = [axes.get_xlabel().split(" ")[0] for axes in found["paired-ratios"].draw().axes]
     assert "p99" in {one.measure for one in summary.comparisons}
     assert panels == ["throughput", "mean"]
+
+
+def test_the_verdict_has_a_picture_where_goodput_decides(tmp_path: Path) -> None:
+    """Also where it decides for one entry, and for another, which seldom fails, the p99 does; 1 and both are labelled."""
+    write_results(tmp_path / "r", blocks=1, requests=100)
+    results = load_results(tmp_path / "r")
+    summary = summarise(results)
+    base, *others = [entry.label for entry in summary.entries]
+    behind = Comparison(others[0], base, "p99", Interval(3.3, 2.9, 3.8, 8), 0.01, "behind", GOODPUT)
+    far = Interval(0.0022, 0.0021, 0.0023, 8)
+    ahead = Comparison(others[1], base, "p99", far, 0.01, "ahead", at_deadline=base)
+    summary = replace(summary, measure="p99", comparisons=(behind, ahead))
+    hero = next(one for one in drawings(results, summary) if one.name == "verdict")
+    assert "odds of a late or failed answer" in hero.caption
+    assert "An arrow is a bound" in hero.caption
+    (axes,) = hero.draw().axes
+    assert [len(axes.get_yticklabels()), *axes.get_xticks()[[0, -1]]] == [2, 0.002, 3]
+    assert {"s", "<"} <= {line.get_marker() for line in axes.lines}
+    assert axes.get_xlabel().startswith("odds of a miss or p99 /")
 
 
 def test_no_name_is_cut_off(tmp_path: Path) -> None:

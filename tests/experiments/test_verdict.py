@@ -163,7 +163,8 @@ def test_an_entry_that_fails_more_requests_cannot_win() -> None:
     verdict = verdict_of(runs_of(levels, failed={"c3": 5}))
     assert verdict.winner == "steelyard"
     assert any(
-        line.startswith("Cannot win, because more requests fail") and "c3" in line
+        line.startswith("Cannot win, because more requests fail")
+        and "c3 (0.5 percentage points more)" in line
         for line in verdict.sentences
     )
     few = runs_of(levels, failed={"c3": 1})
