@@ -90,6 +90,9 @@ def unread_keys(scenario: Scenario) -> Iterator[str]:
     """Yield a message for every key that no run of the scenario would read."""
     for key, instead in scenario.load.unread.items():
         yield f"load.{key}: is not read with {instead}; leave it out"
+    key = "requests" if scenario.load.mode == "open" else "duration"
+    if key in scenario.quick.model_fields_set:
+        yield f"quick.{key}: is not read with mode = {scenario.load.mode!r}; leave it out"
     for number, entry in enumerate(scenario.entries):
         if entry.batch is not None and scenario.load.mode == "open":
             yield f"entries.{number}.batch: is not read with mode = 'open'; leave it out"

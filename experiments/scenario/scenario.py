@@ -325,16 +325,18 @@ class Scenario(Model):
         return Mechanisms.model_validate(self.balancer_settings(entry))
 
     def quickened(self) -> Scenario:
-        """Short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).
+        """Short version: no more requests and blocks than `quick`, and no A/A pair (one block has no noise floor).
 
         In an open loop, events and bursts are compressed with the duration.
         """
         quick, kept = self.quick, tuple(entry for entry in self.entries if entry.repeat_of is None)
-        load = self.load.shortened(quick.duration).model_copy(update={"requests": quick.requests})
-        part = quick.duration / self.load.duration if load.mode == "open" else 1.0
+        duration = min(quick.duration, self.load.duration)
+        requests = min(quick.requests, self.load.requests)
+        load = self.load.shortened(duration).model_copy(update={"requests": requests})
+        part = duration / self.load.duration if load.mode == "open" else 1.0
         events = tuple(event.compressed(part) for event in self.events)
-        changes = {"blocks": quick.blocks, "warmup": quick.warmup, "load": load, "entries": kept}
-        return self.model_copy(update={**changes, "events": events})
+        counts = {key: min(getattr(quick, key), getattr(self, key)) for key in ("blocks", "warmup")}
+        return self.model_copy(update={**counts, "load": load, "entries": kept, "events": events})
 
 
 def require_labels(scenario: Scenario) -> None:

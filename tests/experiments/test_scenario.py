@@ -175,6 +175,28 @@ def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
     assert scenario.quickened().load.duration <= 20
 
 
+SHORT = {"blocks": 1, "warmup": 3, "load": {"mode": "open", "rate": 40, "duration": 2}}
+EVENT = {"at": 1, "lasts": 0.5, "kind": "slow", "value": 20, "target": "here"}
+
+
+@pytest.mark.parametrize("load", [SHORT["load"], {"mode": "closed", "requests": 100}])
+def test_a_quick_run_is_never_longer(load: dict[str, Any]) -> None:
+    """Also than one that is shorter than what `quick` says by default."""
+    document = {**tomllib.loads(MINIMAL), **SHORT, "events": [EVENT], "load": load}
+    scenario = Scenario.model_validate(document)
+    quick = overridden(scenario, Overrides(quick=True))
+    assert (quick.load.planned, quick.warmup, quick.events) == (scenario.load.planned, 3, scenario.events)
+
+
+@pytest.mark.parametrize(("key", "mode"), [("requests", "open"), ("duration", "closed")])
+def test_a_key_of_quick_that_the_mode_does_not_read_is_refused(tmp_path: Path, key: str, mode: str) -> None:
+    path = tmp_path / "tiny.toml"
+    rate = "rate = 40" if mode == "open" else ""
+    path.write_text(f'{MINIMAL}[load]\nmode = "{mode}"\n{rate}\n[quick]\n{key} = 5', encoding="utf-8")
+    with pytest.raises(BadInputError, match=rf"quick\.{key}: is not read with mode = '{mode}'; leave it out"):
+        load_scenario(str(path))
+
+
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
     with pytest.raises(
         BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, random-SEED, or a path"
