@@ -125,6 +125,11 @@ def in_ms(seconds: float) -> str:
     return f"{with_digits(seconds * 1e3, 2)} ms"
 
 
+def rate_digits(rate: float) -> str:
+    """Format a rate as `312.4`, below 1 with two digits that count."""
+    return with_digits(rate, 2) if 0 < rate < 1 else f"{rate:.1f}"
+
+
 def clock(seconds: float) -> str:
     """Format seconds as `1:05`, `12:40` or `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)

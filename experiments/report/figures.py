@@ -183,8 +183,8 @@ def throughput_bar(axes: Axes, y: int, one: Competitor, total: float) -> None:
 def rate_text(rate: float, total: float) -> str:
     """Label such as `187/s`, with the failed part if there is one."""
     if total - rate < 1e-9:
-        return f"{rate:.0f}/s"
-    return f"{rate:.0f}/s, {with_digits(100 * (1 - rate / total), 2)} % KO"
+        return f"{with_digits(rate, 2)}/s"
+    return f"{with_digits(rate, 2)}/s, {with_digits(100 * (1 - rate / total), 2)} % KO"
 
 
 RATIOS = (0.7, 1.5, 3, *(step * 10**power for power in range(-4, 5) for step in (1, 2, 5)))

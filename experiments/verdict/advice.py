@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import ceil, exp, log
 
-from experiments.platform.terminal import in_ms
+from experiments.platform.terminal import in_ms, rate_digits
 from experiments.stats.ceiling import GOODPUT, is_at_ceiling
 from experiments.stats.comparison import (
     ENOUGH_BLOCKS,
@@ -180,7 +180,7 @@ def alone_lines(found: Evidence) -> tuple[str, str]:
     if failed == total:
         return f"{label}: all {grouped_digits(total)} requests failed", NOTHING_ANSWERED
     rate = (total - failed) / sum(run.span for run in runs)
-    shown = f"{rate:.1f}" if rate < 100 else grouped_digits(round(rate))
+    shown = rate_digits(rate) if rate < 100 else grouped_digits(round(rate))
     share = (
         f"{failed_text(failed, total)} requests failed"
         if failed

@@ -144,6 +144,14 @@ def test_a_browser_draws_the_charts_and_obeys_the_keyboard(directory: Path) -> N
     asyncio.run(used((directory / "report.html").as_uri()))
 
 
+ROOM = """(() => {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "12px system-ui";
+  return charts[0].options().axes[1].size(null, ["1", "1000000"]) - pen.measureText("1000000").width;
+})()"""
+"""Pixels beside a label of the vertical axis; a tick and its gap take 15."""
+
+
 async def used(address: str) -> None:
     async def look() -> dict[str, Any]:
         found: dict[str, Any] = json.loads(await tab.value(LOOKED_AT))
@@ -161,6 +169,7 @@ async def used(address: str) -> None:
             await tab.press("ArrowRight")
             await tab.eventually("document.querySelector('.chart output').textContent !== ''")
             assert await tab.value("document.querySelector('.entries b').textContent") == "0 %"
+            assert await tab.value(ROOM) >= 15
             whole = await tab.value(SPAN)
             await tab.press("+")
             await tab.eventually(f"{SPAN} < 0.6 * {whole}")

@@ -7,7 +7,7 @@ import math
 import re
 from base64 import b64decode
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -30,6 +30,7 @@ from experiments.report.figures_time import (
     shadings,
     tail_over_time,
 )
+from experiments.report.figures_workers import service_by_request
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.results.directory import load_results, save_result
@@ -180,6 +181,24 @@ def test_requests_without_an_answer_are_in_flight(tmp_path: Path) -> None:
     open_then = (samples.sent_at[:, None] <= instants) & (samples.ended_at[:, None] > instants)
     assert (lying == open_then.sum(0)).all()
     assert "without an answer" in {text.get_text() for text in figure.legends[0].get_texts()}
+
+
+def test_labels_of_minutes_do_not_touch(tmp_path: Path) -> None:
+    """And are no multiples of a power of ten, which would stand in the title of a panel."""
+    write_results(tmp_path / "r", blocks=1, requests=500)
+    (one, *_) = competitors(load_results(tmp_path / "r"))
+    samples = one.runs[0].samples
+    ended = samples.sent_at + np.geomspace(1, 1500, len(samples))
+    late = dict.fromkeys(("first_byte_at", "ended_at"), ended)
+    slow = replace(one, runs=[replace(one.runs[0], samples=replace(samples, **late))])
+    figures = latency_distribution([slow]), latency_quantiles([slow]), service_by_request([slow] * 3)
+    for figure in map(settle, figures):
+        with drawing():
+            figure.draw_without_rendering()
+        for axes in figure.axes:
+            assert not axes.yaxis.get_offset_text().get_text()
+            extents = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            assert not any(one.overlaps(other) for one, other in pairwise(extents))
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.02, 1.1), (0.3, 1.5), (0.04, 22.0), (0.9, 1.1)])
