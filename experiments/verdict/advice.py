@@ -57,7 +57,7 @@ def no_run_lines(found: Evidence) -> tuple[str, str]:
 
 
 def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
-    """Headline and advice if an entry was observed better than the baseline, but not proven to be."""
+    """Headline and advice if an entry may be better than the baseline, but nothing is proven of it."""
     best = choice.doubtful[0]
     measure, said = best.judged_by, difference(best)
     subject = "there were" if measure == "throughput" else found.contest.subject(measure)

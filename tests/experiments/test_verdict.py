@@ -148,6 +148,23 @@ def test_a_difference_that_chance_may_explain_has_no_winner() -> None:
     assert int(verdict.advice.rstrip(".").rsplit(" ", 1)[1]) >= 16
 
 
+def test_undecided_has_one_wording_whichever_is_observed_better() -> None:
+    """The same noise with either sign: which side it takes is chance."""
+    scenario = two(has_control=False)
+    wave = np.exp(0.2 * np.array([1, -1, 1, -1, 1, -1, 1, -1]))
+    for level in (0.38, 0.42):
+        runs = [
+            replace(run, p99=level * wave[run.block] if run.label == "steelyard" else 0.4)
+            for run in runs_of({"round-robin": 0.4, "steelyard": 0.4})
+        ]
+        verdict = verdict_of(runs, scenario)
+        assert verdict.winner is None
+        assert verdict.headline.startswith("No winner: under steelyard, the slowest 1 % of requests are 5.0")
+        assert " faster and " in verdict.headline
+        assert verdict.headline.endswith("which chance may explain")
+        assert verdict.advice
+
+
 def test_a_difference_within_the_noise_floor_has_no_winner() -> None:
     """The A/A control differs by 8 %, the entry by 7 %."""
     runs = runs_of({"round-robin": 0.4, "steelyard": 0.372}, noise=0.001)
@@ -372,7 +389,7 @@ def test_what_lag_may_explain_is_not_claimed(
     late = lagging(runs, {"round-robin": lag_of_baseline, "steelyard": lag_of_entry})
     assert [p99_of(each, two()).standing for each in (runs, late)] == [measured, standing]
     verdict = verdict_of(late, two())
-    is_doubtful = entry < baseline and standing == "within the generator's lag"
+    is_doubtful = standing == "within the generator's lag"
     assert verdict.headline.endswith(", which the load generator's lag may explain") is is_doubtful
     assert (verdict.winner == "steelyard") is (standing == "ahead")
 
