@@ -188,6 +188,23 @@ def test_a_quick_run_is_never_longer(load: dict[str, Any]) -> None:
     assert (quick.load.planned, quick.warmup, quick.events) == (scenario.load.planned, 3, scenario.events)
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("stagger = 100", r"events\.0\.stagger: no second worker has its turn before the load ends"),
+        ('stagger = 0.5\ntarget = "here-0"', r"events\.0\.stagger: no second worker has its turn"),
+    ],
+)
+def test_a_stagger_without_a_second_turn_is_refused(tmp_path: Path, keys: str, message: str) -> None:
+    path = tmp_path / "tiny.toml"
+    load = '[load]\nmode = "open"\nrate = 40\nduration = 4\n[[events]]\nat = 1\nkind = "drain"\n'
+    path.write_text(f"{MINIMAL}{load}stagger = 0.5\n", encoding="utf-8")
+    assert load_scenario(str(path)).events[0].stagger
+    path.write_text(f"{MINIMAL}{load}{keys}\n", encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        load_scenario(str(path))
+
+
 @pytest.mark.parametrize(("key", "mode"), [("requests", "open"), ("duration", "closed")])
 def test_a_key_of_quick_that_the_mode_does_not_read_is_refused(tmp_path: Path, key: str, mode: str) -> None:
     path = tmp_path / "tiny.toml"
