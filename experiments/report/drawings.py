@@ -34,6 +34,9 @@ SAME_RATIO = 0.001
 OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 """Figures that show single workers."""
 
+OF_SUCCESSES = ("verdict", "paired-ratios", "latency-quantiles", "latency-distribution")
+"""Figures that would be empty where every request failed."""
+
 BY_INSTANT = ("throughput", "in-flight-per-worker", "service-time-by-request")
 """Figures that histograms of a balancer's own traffic have no data for: its rate is not the policy's."""
 
@@ -113,6 +116,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         ),
     ]
     left_out = {*uniform(summary)}
+    if not any(run.samples.ok.any() for run in results.runs):
+        left_out.update(OF_SUCCESSES)
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
         left_out.update(OF_WORKERS)
     if isinstance(scenario, LiveScenario):
@@ -193,8 +198,10 @@ def uniform(summary: Summary) -> dict[str, str]:
     """Figures that are left out because all their bars would be equal: name -> the sentence that replaces it."""
     found: dict[str, str] = {}
     rates = [entry.table.rate for entry in summary.entries if entry.table.rate > 0]
-    if not rates or math.log(max(rates) / min(rates)) <= EQUAL_WITHIN:
-        shown = f"{with_digits(min(rates), 4)} to {with_digits(max(rates), 4)}" if rates else "0"
+    if not rates:
+        found["throughput"] = "No request succeeded, so there is no figure of throughput."
+    elif math.log(max(rates) / min(rates)) <= EQUAL_WITHIN:
+        shown = f"{with_digits(min(rates), 4)} to {with_digits(max(rates), 4)}"
         found["throughput"] = (
             f"Throughput is equal within 5 %: {shown} successes per second under every entry."
         )

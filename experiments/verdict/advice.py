@@ -74,11 +74,11 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
             f"What helps: {QUIETER.format('--rate' if found.contest.is_open else '--batch')}.",
         )
     is_anytime = found.contest.method is anytime_student
-    advice = doubtful_advice(best.interval, is_anytime, found.is_replay)
+    advice = doubtful_advice(best.interval, is_anytime, found.is_replay, found.contest.is_virtual)
     return f"No winner: under {best.label}, {subject} {said}, which chance may explain", advice
 
 
-def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool) -> str:
+def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool, is_virtual: bool) -> str:
     """What to do about a difference that chance may explain. `is_anytime`: more blocks may be added."""
     if abs(log(interval.ratio)) <= EQUAL_WITHIN:
         return "A difference below 5 % is too small to matter: choose by other criteria, such as failures or cost."
@@ -89,10 +89,8 @@ def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool) -> st
         return f"The difference may show with about {needed} blocks: --blocks {needed}."
     if needed <= MOST_BLOCKS:
         return f"The difference may show with about {needed} blocks in a new campaign: --blocks {needed}."
-    return (
-        f"Runs differ too much: more than {MOST_BLOCKS} blocks would be needed to tell. Longer runs or a quieter "
-        "machine help."
-    )
+    helps = "Longer runs help." if is_virtual else "Longer runs or a quieter machine help."
+    return f"Runs differ too much: more than {MOST_BLOCKS} blocks would be needed to tell. {helps}"
 
 
 def blocks_needed(interval: Interval, is_anytime: bool) -> int:

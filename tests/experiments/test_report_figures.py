@@ -19,7 +19,7 @@ from PIL import Image
 
 from experiments.inference.run import SimulatedRunner
 from experiments.report.canvas import NARROW, PNG_DPI, blank, drawing, settle, with_palette
-from experiments.report.drawings import drawings
+from experiments.report.drawings import drawings, uniform
 from experiments.report.figures import RATIOS, apart, forest, latency_distribution, latency_quantiles
 from experiments.report.figures_time import (
     LABEL,
@@ -88,6 +88,16 @@ def test_a_tail_at_the_deadline_is_not_drawn(tmp_path: Path) -> None:
     panels = [axes.get_xlabel().split(" ")[0] for axes in found["paired-ratios"].draw().axes]
     assert "p99" in {one.measure for one in summary.comparisons}
     assert panels == ["throughput", "mean"]
+
+
+def test_figures_of_successes_need_one(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", blocks=2, requests=50, failures=1.0)
+    results = load_results(tmp_path / "r")
+    summary = summarise(results)
+    names = {drawing.name for drawing in drawings(results, summary)}
+    assert "rate-over-time" in names
+    assert not names & {"verdict", "paired-ratios", "latency-quantiles", "latency-distribution", "throughput"}
+    assert uniform(summary)["throughput"] == "No request succeeded, so there is no figure of throughput."
 
 
 def test_the_verdict_has_a_picture_where_goodput_decides(tmp_path: Path) -> None:
