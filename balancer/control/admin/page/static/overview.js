@@ -198,5 +198,7 @@ function showNote(note) {
   clearTimeout(staleness);
   previous = null; // the next snapshot may be another balancer's: its differences are no events
   showLink(note.state, "quiet");
+  find("#condition").hidden = true;
+  document.title = `${note.state} · Steelyard`;
   isOver = note.state === "ended";
 }
