@@ -215,9 +215,7 @@ def uniform(summary: Summary) -> dict[str, str]:
     return found
 
 
-ODDS = (
-    " A square is the ratio of the odds of a late or failed answer, which decide where both p99 are the deadline."
-)
+ODDS = " A square is the ratio of the odds of a late or failed answer, which decide where both p99 are the deadline."
 BOUNDS = " An arrow is a bound: the p99 of one of both is the deadline."
 
 

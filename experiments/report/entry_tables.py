@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from balancer.syntax.printable import with_digits
-from experiments.platform.terminal import rate_digits
 from experiments.platform.json_values import plainly
+from experiments.platform.terminal import rate_digits
 from experiments.report.tables import DASH, Cell, Table, is_live, milliseconds, name_cell, row, supported
 from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile

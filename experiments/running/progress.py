@@ -101,7 +101,9 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
     load = scenario.load_of(entry)
     rate, p50, p95 = ledger.recent(time.monotonic())
     offered = (
-        f"batch {load.batch}" if load.mode == "closed" else f"{rate_digits(load.mean_rate / scenario.time_scale)}/s"
+        f"batch {load.batch}"
+        if load.mode == "closed"
+        else f"{rate_digits(load.mean_rate / scenario.time_scale)}/s"
     )
     return [
         ("sent", f"{len(ledger)} of {load.planned}"),

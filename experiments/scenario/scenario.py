@@ -349,7 +349,7 @@ def require_labels(scenario: Scenario) -> None:
 
 
 def require_pair(scenario: Scenario) -> None:
-    """Raise `ValueError` unless at most one entry repeats another, which differs in nothing but label and thresholds."""
+    """Raise `ValueError` if two entries repeat another, or one that differs in more than label and thresholds."""
     again = [entry for entry in scenario.entries if entry.repeat_of is not None]
     if len(again) > 1:
         raise ValueError(f"repeat_of: {again[1].label!r} is one too many; one A/A pair shows the noise")

@@ -154,7 +154,8 @@ def failure_line(found: Evidence) -> str:
 def losing_line(found: Evidence) -> str:
     """Sentence about entries that cannot win because they fail more requests."""
     shown = ", ".join(
-        f"{label} ({with_digits(100 * more, 2)} percentage points more)" for label, more in found.losing.items()
+        f"{label} ({with_digits(100 * more, 2)} percentage points more)"
+        for label, more in found.losing.items()
     )
     baseline = found.contest.baseline
     return f"Cannot win, because more requests fail than under {baseline}: {shown}." if shown else ""

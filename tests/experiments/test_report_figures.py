@@ -101,7 +101,7 @@ def test_figures_of_successes_need_one(tmp_path: Path) -> None:
 
 
 def test_the_verdict_has_a_picture_where_goodput_decides(tmp_path: Path) -> None:
-    """Also where it decides for one entry, and for another, which seldom fails, the p99 does; 1 and both are labelled."""
+    """Also where it decides for one entry, and for another, which seldom fails, the p99 does."""
     write_results(tmp_path / "r", blocks=1, requests=100)
     results = load_results(tmp_path / "r")
     summary = summarise(results)
