@@ -184,7 +184,7 @@ def test_requests_without_an_answer_are_in_flight(tmp_path: Path) -> None:
     (one, *_) = competitors(load_results(tmp_path / "r"))
     (run,) = one.runs
     samples = replace(run.samples, worker=np.where(run.samples.ok, run.samples.worker, -1))
-    figure = in_flight_per_worker([replace(one, runs=[replace(run, samples=samples)])], [])
+    figure = in_flight_per_worker([replace(one, runs=(replace(run, samples=samples),))], [])
     lines = figure.axes[0].lines
     instants = np.asarray(lines[0].get_xdata())
     lying = sum(np.asarray(line.get_ydata()) for line in lines)
@@ -199,8 +199,8 @@ def test_labels_of_minutes_do_not_touch(tmp_path: Path) -> None:
     (one, *_) = competitors(load_results(tmp_path / "r"))
     samples = one.runs[0].samples
     ended = samples.sent_at + np.geomspace(1, 1500, len(samples))
-    late = dict.fromkeys(("first_byte_at", "ended_at"), ended)
-    slow = replace(one, runs=[replace(one.runs[0], samples=replace(samples, **late))])
+    samples = replace(samples, first_byte_at=ended, ended_at=ended)
+    slow = replace(one, runs=(replace(one.runs[0], samples=samples),))
     figures = latency_distribution([slow]), latency_quantiles([slow]), service_by_request([slow] * 3)
     for figure in map(settle, figures):
         with drawing():
