@@ -45,7 +45,7 @@ from experiments.stats.comparison import Comparison, Interval
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.support.result_sets import write_results
-from tests.support.runs import run_of, samples_of
+from tests.support.runs import as_planned, run_of, samples_of
 
 
 def test_workers_keep_their_shades_in_the_dark() -> None:
@@ -263,7 +263,7 @@ def test_the_report_of_a_url_has_no_empty_part(tmp_path: Path) -> None:
     run = run_of(
         samples, label="a", policy={}, timeout=10.0, places=(), offered_rate=100.0, achieved_rate=100.0
     )
-    save_result(run, planned, tmp_path)
+    save_result(as_planned(run, planned), planned, tmp_path)
     summary = write_report(tmp_path)
     assert summary.verdict.headline.startswith("a: ")
     assert "none of 200 failed; half took at most 5" in summary.verdict.headline
