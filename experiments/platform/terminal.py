@@ -204,14 +204,13 @@ def signals_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    report, is_dropped = sys.unraisablehook, False
+    report, dropped = sys.unraisablehook, list[Any]()
 
-    def note(dropped: Any) -> None:
-        nonlocal is_dropped
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            is_dropped = True
+    def note(found: Any) -> None:
+        if issubclass(found.exc_type, KeyboardInterrupt):
+            dropped.append(found.exc_type)
         else:
-            report(dropped)
+            report(found)
 
     numbers = [number for number in stop_signals() if number != signal.SIGINT]
     sys.unraisablehook = note
@@ -220,7 +219,7 @@ def signals_interrupt() -> Iterator[None]:
             yield
     finally:
         sys.unraisablehook = report
-    if is_dropped:
+    if dropped:
         raise KeyboardInterrupt
 
 

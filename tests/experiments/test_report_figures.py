@@ -234,9 +234,7 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     for planned in campaign.plan:
         if planned.label not in runs:
             runs[planned.label] = SimulatedRunner().run(scenario, planned, Observer())
-        run = runs[planned.label]
-        facts = run.facts.model_copy(update={"block": planned.block, "order": planned.order})
-        save_result(Run(facts, run.samples), planned, tmp_path)
+        save_result(as_planned(runs[planned.label], planned), planned, tmp_path)
     write_report(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr><td") > 40 * len(names)
