@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.capacity.criteria import WATCHED, queue_growth
 from experiments.errors import BadInputError
-from experiments.results.directory import Results, believable, load_results
+from experiments.results.directory import CAMPAIGN_FILE, Results, believable, load_campaign, load_results
 from experiments.run_data import Run
 from experiments.stats import measures
 from experiments.stats.comparison import Interval, typical
@@ -50,10 +50,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """All rates of one session: the results of each, lowest first, and the points in the same order."""
+    """All rates of one session: the results of each, lowest first, and the points in the same order; `missing` is the
+    number of planned runs that were not made."""
 
     results: tuple[Results, ...]
     points: tuple[Point, ...]
+    missing: int = 0
 
     @property
     def labels(self) -> list[str]:
@@ -91,7 +93,8 @@ def read_curve(directory: Path) -> Curve:
         (load_results(folder) for folder in folders), key=lambda results: results.scenario.load.rate
     )
     points = [point_of(results, entry.label) for results in found for entry in results.entries()]
-    return Curve(tuple(found), tuple(points))
+    planned = sum(len(load_campaign(file.parent).plan) for file in directory.glob(f"rate-*/{CAMPAIGN_FILE}"))
+    return Curve(tuple(found), tuple(points), planned - sum(len(results.runs) for results in found))
 
 
 def point_of(results: Results, label: str) -> Point:

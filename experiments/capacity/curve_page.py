@@ -96,7 +96,8 @@ def headline(curve: Curve) -> str:
         f"{', '.join(labels)} {words}" + (", the highest offered" if rate == top else "")
         for (rate, words), labels in sorted(limits.items(), key=lambda item: -item[0][0])
     ]
-    return f"The p99 stays within {scenario.measured_slo * 1e3:g} ms: {'; '.join(shown)}"
+    missing = f". Stopped: {curve.missing} planned runs are missing" if curve.missing else ""
+    return f"The p99 stays within {scenario.measured_slo * 1e3:g} ms: {'; '.join(shown)}{missing}"
 
 
 def load_table(curve: Curve) -> Table:
@@ -161,6 +162,7 @@ def as_json(curve: Curve) -> dict[str, Any]:
         "scenario": scenario.name,
         "slo": scenario.measured_slo,
         "headline": headline(curve),
+        "missing_runs": curve.missing,
         "pooled": pooled(scenario),
         "knees": {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None},
         "points": [plainly(point) for point in curve.points],

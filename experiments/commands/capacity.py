@@ -40,7 +40,7 @@ from experiments.platform.terminal import (
     signals_interrupt,
     write_json,
 )
-from experiments.results.directory import PlannedRun, require_new
+from experiments.results.directory import PlannedRun, load_campaign, require_new
 from experiments.running.execute import execute, prepare
 from experiments.running.progress import CampaignProgress
 from experiments.running.runner import Interrupted, Observer, Runner
@@ -138,7 +138,7 @@ def capacity(
         """One run at one rate, printed as one line; each search by `number` has a seed of its own."""
         scenario = at_rate(chosen, rate, duration)
         seconds = scenario.load.duration * scenario.time_scale
-        with console.status(f"{per_second(rate)} for {seconds:g} s"):
+        with console.status(f"{per_second(rate)} for {seconds:g} s"), signals_interrupt():
             seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
             run = runner.run(scenario, PlannedRun(block=number, order=0, label=label, seed=seed), Observer())
         trial = tried(run, rate, bound)
@@ -189,10 +189,13 @@ def measure_curve(
     directory = out or new_directory(f"{scenario.name}-load")
     require_new(directory)
     console, code = console_here(), 0
-    for number, step in enumerate(steps, 1):
-        folder = directory / f"rate-{number:02d}"
-        console.print(Text(f"{per_second(step.load.rate)}, rate {number} of {len(steps)}", style="bold"))
-        campaign = prepare(step, command_line(), folder, runner.name)
+    folders = [directory / f"rate-{number:02d}" for number in range(1, len(steps) + 1)]
+    for step, folder in zip(steps, folders, strict=True):  # before any runs: those that are missing are known
+        prepare(step, command_line(), folder, runner.name)
+    for number, folder in enumerate(folders, 1):
+        campaign = load_campaign(folder)
+        rate = per_second(campaign.scenario.load.rate)
+        console.print(Text(f"{rate}, rate {number} of {len(steps)}", style="bold"))
         try:
             with CampaignProgress(campaign, console) as progress:
                 execute(campaign, folder, runner, progress)

@@ -58,9 +58,10 @@ class OutputFile(click.Path):
     """Option type of a file that is written at the end; it must be possible before anything is measured."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check the directory. Raises `BadInputError`."""
+        """Check the directory, unless it is that of the results, which will be made. Raises `BadInputError`."""
         file: Path = super().convert(value, param, ctx)  # type: ignore[assignment]  # `path_type`
-        require_writable(param.opts[0] if param else self.name, file)
+        if ctx is None or ctx.params.get("out") != file.parent:
+            require_writable(param.opts[0] if param else self.name, file)
         return file
 
 
@@ -88,7 +89,9 @@ PERCENT = Parsed("percent", share_in, "a percentage such as 1%")
 
 OUTPUT = OutputFile(dir_okay=False, path_type=Path)
 JSON = click.option("--json", "file", type=OUTPUT, help="Write all of it there, as JSON.")
-OUT = click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
+OUT = click.option(
+    "--out", is_eager=True, type=click.Path(path_type=Path), help="A new directory for results."
+)
 
 PATIENCE = click.option(
     "--patience",

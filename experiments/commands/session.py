@@ -176,7 +176,8 @@ def present(
     with console.status("Drawing the report"):
         summary = write_report(directory, parquet, out)
     if page is not None:
-        page.note(summary.scenario.name, f"{summary.verdict.headline}.")
+        stopped = "Stopped. " * bool(summary.missing_runs)
+        page.note(summary.scenario.name, f"{stopped}{summary.verdict.headline}.")
     print_summary(summary, console)
     console.print(Text(f"Report: {(out or directory) / 'report.html'}"), soft_wrap=True)
     report_checks(summary.scenario.name, checks_of(summary), junit)

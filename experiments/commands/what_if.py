@@ -171,6 +171,11 @@ def read_log(
             raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
     policy = known_policy("--placed-by", placed_by or "round-robin")
     found = read_proxy_logs(paths, FORMATS[name], pairs, policy)
+    for region, start in pairs:
+        if region not in found.recording.regions:
+            raise BadInputError(
+                f"--region: {region!r} has no worker whose name or address begins {start!r:.40}"
+            )
     console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
     if found.others:
         console.print(Text(f"{found.others} lines are no requests in this format", style="yellow"))

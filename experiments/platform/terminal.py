@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
@@ -124,6 +125,11 @@ def in_ms(seconds: float) -> str:
     return f"{with_digits(seconds * 1e3, 2)} ms"
 
 
+def rate_digits(rate: float) -> str:
+    """Format a rate as `312.4`, below 1 with two digits that count."""
+    return with_digits(rate, 2) if 0 < rate < 1 else f"{rate:.1f}"
+
+
 def clock(seconds: float) -> str:
     """Format seconds as `1:05`, `12:40` or `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)
@@ -191,13 +197,30 @@ async def interruptible(work: Awaitable[T]) -> T:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Let every stop signal raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread."""
+    """Let every stop signal raise `KeyboardInterrupt`, as Ctrl-C does; without effect outside the main thread.
+
+    Raised at the end if it came in a destructor, where Python drops it: compiled code looks at no signal before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    report, dropped = sys.unraisablehook, list[Any]()
+
+    def note(found: Any) -> None:
+        if issubclass(found.exc_type, KeyboardInterrupt):
+            dropped.append(found.exc_type)
+        else:
+            report(found)
+
     numbers = [number for number in stop_signals() if number != signal.SIGINT]
-    with signals_handled(signal.default_int_handler, numbers):
-        yield
+    sys.unraisablehook = note
+    try:
+        with signals_handled(signal.default_int_handler, numbers):
+            yield
+    finally:
+        sys.unraisablehook = report
+    if dropped:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from experiments.report.palette import MAX_DRAWN, Competitor, competitors
 from experiments.results.directory import Results
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import EQUAL_WITHIN, floor_between
 from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
 from experiments.verdict.summary import Summary
@@ -32,6 +33,9 @@ SAME_RATIO = 0.001
 
 OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 """Figures that show single workers."""
+
+OF_SUCCESSES = ("verdict", "paired-ratios", "latency-quantiles", "latency-distribution")
+"""Figures that would be empty where every request failed."""
 
 BY_INSTANT = ("throughput", "in-flight-per-worker", "service-time-by-request")
 """Figures that histograms of a balancer's own traffic have no data for: its rate is not the policy's."""
@@ -96,7 +100,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "in-flight-per-worker",
             "In flight per worker",
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds."
+            "load; one that climbs alone is a queue that the policy feeds. Dashed, if there are any: requests that "
+            "ended without an answer, as at a worker that hangs; which worker had them is not known."
             + " Of so many workers: the median of each region, in a band from its least to its most."
             * has_bands,
             lambda: figures_time.in_flight_per_worker(timed, during),
@@ -111,6 +116,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
         ),
     ]
     left_out = {*uniform(summary)}
+    if not any(run.samples.ok.any() for run in results.runs):
+        left_out.update(OF_SUCCESSES)
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
         left_out.update(OF_WORKERS)
     if isinstance(scenario, LiveScenario):
@@ -191,8 +198,10 @@ def uniform(summary: Summary) -> dict[str, str]:
     """Figures that are left out because all their bars would be equal: name -> the sentence that replaces it."""
     found: dict[str, str] = {}
     rates = [entry.table.rate for entry in summary.entries if entry.table.rate > 0]
-    if not rates or math.log(max(rates) / min(rates)) <= EQUAL_WITHIN:
-        shown = f"{with_digits(min(rates), 4)} to {with_digits(max(rates), 4)}" if rates else "0"
+    if not rates:
+        found["throughput"] = "No request succeeded, so there is no figure of throughput."
+    elif math.log(max(rates) / min(rates)) <= EQUAL_WITHIN:
+        shown = f"{with_digits(min(rates), 4)} to {with_digits(max(rates), 4)}"
         found["throughput"] = (
             f"Throughput is equal within 5 %: {shown} successes per second under every entry."
         )
@@ -206,6 +215,10 @@ def uniform(summary: Summary) -> dict[str, str]:
     return found
 
 
+ODDS = " A square is the ratio of the odds of a late or failed answer, which decide where both p99 are the deadline."
+BOUNDS = " An arrow is a bound: the p99 of one of both is the deadline."
+
+
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
     """The forest plots, if there are paired blocks: one of the deciding measure, one also of the other latencies."""
     decides, baseline = summary.measure, summary.scenario.baseline
@@ -213,8 +226,7 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         one
         for one in summary.comparisons
         if one.interval.blocks >= 2
-        and one.judged_by == one.measure
-        and (one.measure == decides or one.measure != "throughput")
+        and (one.measure == decides or one.judged_by == one.measure != "throughput")
     ]
     differing = {one.measure for one in paired if abs(math.log(one.interval.ratio)) > SAME_RATIO}
     paired = [one for one in paired if one.measure == decides or one.measure in differing]
@@ -228,18 +240,20 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     }
     noise = "a point inside the yellow band is within the bias that the same policy run twice shows. "
     deciding = [one for one in paired if one.measure == decides]
+    marks = ODDS * any(one.judged_by == GOODPUT for one in deciding)
+    marks += BOUNDS * any(one.at_deadline for one in paired)
     hero = Drawing(
         "verdict",
         "The verdict",
         f"Each entry over {baseline} by {decides}, with its 95 % interval. A filled point is ahead or behind; an "
-        "interval inside the grey band is practically equal.",
+        f"interval inside the grey band is practically equal.{marks}",
         lambda: figures.forest(field, deciding, floors, canvas.NARROW),
     )
     caption = (
         f"Each point is an entry over {baseline}, paired inside blocks, with its 95 % interval; "
         f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
         f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
-        "Holm over all entries, is below 5 %."
+        f"Holm over all entries, is below 5 %.{marks}"
     )
     draw = lambda: figures.forest(field, paired, floors)  # noqa: E731
     return [*([hero] if deciding else []), Drawing("paired-ratios", "Against the baseline", caption, draw)]

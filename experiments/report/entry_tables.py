@@ -17,6 +17,7 @@ import numpy as np
 
 from balancer.syntax.printable import with_digits
 from experiments.platform.json_values import plainly
+from experiments.platform.terminal import rate_digits
 from experiments.report.tables import DASH, Cell, Table, is_live, milliseconds, name_cell, row, supported
 from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile
@@ -84,7 +85,7 @@ def errors_cell(errors: dict[str, int]) -> Cell:
     return Cell(words or "none", "bad" if words else "")
 
 
-DIGIT, DIGITS = "{:.1f}".format, "{:.2f}".format
+DIGITS = "{:.2f}".format
 
 COLUMNS = (
     Column("label", "the entry", "label"),
@@ -98,7 +99,7 @@ COLUMNS = (
     Column("ok", "successes", "table.ok", "statistics", "OK"),
     Column("ko", "failures", "table.ko", "statistics", "KO", failures=True),
     Column("ko_percent", "failures in percent of the requests", "table.ko_percent", "statistics", "% KO", DIGITS, True),
-    Column("rate_per_s", "successes per second", "table.rate", "statistics", "req/s", DIGIT),
+    Column("rate_per_s", "successes per second", "table.rate", "statistics", "req/s", rate_digits),
     Column("total_time_s", "time of a run, mean over runs", "mean_span", "tail", "total time s", DIGITS,
            note="Total time is the mean over blocks."),
     seconds("minimum", "min_s", "least latency of a success", "min"),

@@ -22,6 +22,7 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, GRID, INK, INVALID, NOISE, WHITE, Competitor, in_legend
 from experiments.run_data import Ints
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import EQUAL_WITHIN, Comparison, Interval, noise
 from experiments.stats.measures import LEAST_BEYOND, quantiles, requests_beside, success_latency, throughput
 
@@ -182,11 +183,11 @@ def throughput_bar(axes: Axes, y: int, one: Competitor, total: float) -> None:
 def rate_text(rate: float, total: float) -> str:
     """Label such as `187/s`, with the failed part if there is one."""
     if total - rate < 1e-9:
-        return f"{rate:.0f}/s"
-    return f"{rate:.0f}/s, {with_digits(100 * (1 - rate / total), 2)} % KO"
+        return f"{with_digits(rate, 2)}/s"
+    return f"{with_digits(rate, 2)}/s, {with_digits(100 * (1 - rate / total), 2)} % KO"
 
 
-RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
+RATIOS = (0.7, 1.5, 3, *(step * 10**power for power in range(-4, 5) for step in (1, 2, 5)))
 NEAR_RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3)
 CLOSE_RATIOS = (0.8, 0.9, 1, 1.1, 1.25)
 
@@ -234,8 +235,12 @@ def forest_panel(
     for comparison in comparisons:
         y, interval, colour = labels.index(comparison.label), comparison.interval, colours[comparison.label]
         face = colour if comparison.standing in ("ahead", "behind") else WHITE
-        axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
-        axes.plot([interval.ratio], [y], "o", color=colour, markerfacecolor=face, markersize=7)
+        mark = "o" if comparison.judged_by == comparison.measure else "s"
+        if comparison.at_deadline:
+            mark = "<" if interval.ratio < 1 else ">"
+        else:
+            axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
+        axes.plot([interval.ratio], [y], mark, color=colour, markerfacecolor=face, markersize=7)
     canvas.rows(axes, [in_legend(label) for label in labels])
     ratio_axis(axes, comparisons)
 
@@ -260,6 +265,7 @@ def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
     canvas.fixed_ticks(axes.xaxis, apart(candidates, *axes.get_xlim()), lambda ratio: f"× {ratio:g}")
     better = "right is better" if comparisons[0].measure == "throughput" else "left is better"
-    ratio = f"{comparisons[0].measure} / {comparisons[0].baseline}"
+    judged = " or ".join(dict.fromkeys(one.judged_by for one in comparisons))
+    ratio = f"{judged.replace(GOODPUT, 'odds of a miss')} / {comparisons[0].baseline}"
     between = "   " if len(ratio) < canvas.LONGEST_LINE - 10 else "\n"
     axes.set_xlabel(f"{canvas.folded(ratio)}{between}({better})")

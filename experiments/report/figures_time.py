@@ -246,7 +246,8 @@ def shade_events(axes: Axes, events: Sequence[Shading], end: float) -> None:
 def in_flight_per_worker(field: Sequence[Competitor], events: Sequence[Shading]) -> Figure:
     """Requests in flight per worker over the first run of each entry.
 
-    One line per worker; with too many workers, the median of each region in a band from least to most.
+    One line per worker; with too many workers, the median of each region in a band from least to most. A dashed one of
+    those that ended without an answer, by which the worker would be known.
     """
     figure, panels = multiples(field, "seconds from the start of the run", "requests in flight")
     places = field[0].runs[0].facts.places
@@ -258,14 +259,20 @@ def in_flight_per_worker(field: Sequence[Competitor], events: Sequence[Shading])
         shade_events(axes, events, end)
     panels[0].set_ylim(bottom=0)
     leave_room(panels[0], len(events))
-    canvas.legend_above(figure, place_handles(places), columns=6)
+    handles: list[Line2D | Patch] = [*place_handles(places)]
+    if any((one.runs[0].samples.worker < 0).any() for one in field):
+        handles.append(Line2D([], [], color=INVALID, linestyle="--", label="without an answer"))
+    canvas.legend_above(figure, handles, columns=6)
     return figure
 
 
 def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], instants: Floats) -> None:
     """Draw one run up to its end; lines are thin where there are many."""
     instants = instants[instants <= run.samples.span]
-    lying = in_flight(run.samples, len(places), instants)
+    unknown, *known = in_flight(run.samples, len(places), instants)
+    lying = np.array(known)
+    if unknown.any():
+        axes.plot(instants, unknown, color=INVALID, linestyle="--", drawstyle="steps-post")
     if len(places) <= MAX_DRAWN:
         width = 1.5 if len(places) <= MAX_NAMED else 0.6
         for line, colour in zip(lying, worker_colours(places), strict=True):
@@ -280,11 +287,11 @@ def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], instants: Floa
 
 
 def in_flight(samples: Samples, workers: int, instants: Floats) -> Floats:
-    """Requests sent to each worker that have not ended at each instant; shape (workers, instants)."""
+    """Requests that have not ended at each instant: first those of no known worker, then those of each worker."""
     order = np.argsort(samples.worker, kind="stable")
-    bounds = np.searchsorted(samples.worker[order], np.arange(workers + 1))
-    lying = np.empty((workers, len(instants)))
-    for index in range(workers):
+    bounds = np.searchsorted(samples.worker[order], np.arange(-1, workers + 1))
+    lying = np.empty((workers + 1, len(instants)))
+    for index in range(workers + 1):
         mine = order[bounds[index] : bounds[index + 1]]
         sent, ended = np.sort(samples.sent_at[mine]), np.sort(samples.ended_at[mine])
         begun = np.searchsorted(sent[np.isfinite(sent)], instants, side="right")

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from experiments.platform.terminal import rate_digits
 from experiments.scenario.places import places_of
 from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
@@ -189,10 +190,10 @@ def run_cells(run: RunSummary, counts: bool) -> tuple[Cell, ...]:
         Cell(run.label, "" if run.valid else "bad"),
         *(run.block + 1, run.order + 1, run.requests),
         Cell(str(run.ko), "bad" if run.ko else ""),
-        f"{run.throughput:.1f}",
+        rate_digits(run.throughput),
         milliseconds(math.nan if has_few_beyond(run.requests, 99.0, LEAST_BEYOND) else run.p99),
-        "closed" if run.offered_rate is None else f"{run.offered_rate:.1f}",
-        f"{run.achieved_rate:.1f}",
+        "closed" if run.offered_rate is None else rate_digits(run.offered_rate),
+        rate_digits(run.achieved_rate),
         milliseconds(run.lag_p50),
         milliseconds(run.lag_p99),
         validity_cell(run, counts),

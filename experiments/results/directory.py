@@ -181,11 +181,17 @@ def load_campaign(directory: Path) -> Campaign:
 
 
 def load_results(directory: Path) -> Results:
-    """Read a results directory. Raises `BadInputError` when it holds no campaign or no run."""
+    """Read a results directory. Raises `BadInputError` when it holds no campaign or no run, or a run of another."""
     campaign = load_campaign(directory)
-    runs = tuple(load_run(file) for file in sorted((directory / RUNS).glob("*.npz"), key=in_order))
+    files = sorted((directory / RUNS).glob("*.npz"), key=in_order)
+    runs = tuple(map(load_run, files))
     if not runs:
         raise BadInputError(f"{directory}: no run has been measured yet")
+    planned = {run.file_name: run for run in campaign.plan}
+    for file, run in zip(files, runs, strict=True):
+        facts = {key: getattr(run.facts, key) for key in PlannedRun.model_fields}
+        if planned.get(file.name) != PlannedRun(**facts):
+            raise BadInputError(f"{file}: no run of this campaign, whose plan is in {CAMPAIGN_FILE}")
     return Results(directory, campaign, runs, tuple(sorted((directory / SET_ASIDE).glob("*.npz"))))
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.generator.ledger import Ledger
-from experiments.platform.terminal import LivePanel, clock, in_ms
+from experiments.platform.terminal import LivePanel, clock, in_ms, rate_digits
 from experiments.results.directory import Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.runner import Observer
@@ -101,11 +101,13 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
     load = scenario.load_of(entry)
     rate, p50, p95 = ledger.recent(time.monotonic())
     offered = (
-        f"batch {load.batch}" if load.mode == "closed" else f"{load.mean_rate / scenario.time_scale:.0f}/s"
+        f"batch {load.batch}"
+        if load.mode == "closed"
+        else f"{rate_digits(load.mean_rate / scenario.time_scale)}/s"
     )
     return [
         ("sent", f"{len(ledger)} of {load.planned}"),
-        ("offered / answered", f"{offered} / {rate:.0f}/s"),
+        ("offered / answered", f"{offered} / {rate_digits(rate)}/s"),
         ("in flight", str(ledger.in_flight)),
         ("last second", f"p50 {in_ms(p50)}, p95 {in_ms(p95)}"),
         ("errors", ", ".join(f"{kind} {count}" for kind, count in ledger.failures.items()) or "none"),
@@ -133,7 +135,7 @@ def run_line(campaign: Campaign, number: int, run: Run) -> Text:
     line = Text.assemble(
         f"[{number}/{len(campaign.plan)}] ",
         (facts.label, "bold"),
-        f": {row.rate:.1f}/s, p50 {in_ms(row.p50)}{tail}, {row.ko} failed",
+        f": {rate_digits(row.rate)}/s, p50 {in_ms(row.p50)}{tail}, {row.ko} failed",
     )
     if not facts.is_valid:
         line.append(f"  INVALID: {'; '.join(facts.invalid_reasons)}", "bold red")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from balancer.config.documents import parsed, read_text
 from experiments.errors import BadInputError
 from experiments.scenario.drawn import drawn, is_drawn
+from experiments.scenario.events import ALL
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import unread_with_engines
 from experiments.scenario.table import complaint_in_words
@@ -76,7 +78,7 @@ def load_scenario(name_or_path: str) -> Scenario:
         scenario = Scenario.model_validate(document(name_or_path))
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
-    for complaint in unread_keys(scenario):
+    for complaint in () if is_drawn(name_or_path) else unread_keys(scenario):
         raise BadInputError(f"{name_or_path}: {complaint}")
     for number, entry in enumerate(scenario.entries):
         if "," in entry.label:
@@ -90,9 +92,17 @@ def unread_keys(scenario: Scenario) -> Iterator[str]:
     """Yield a message for every key that no run of the scenario would read."""
     for key, instead in scenario.load.unread.items():
         yield f"load.{key}: is not read with {instead}; leave it out"
+    key = "requests" if scenario.load.mode == "open" else "duration"
+    if key in scenario.quick.model_fields_set:
+        yield f"quick.{key}: is not read with mode = {scenario.load.mode!r}; leave it out"
     for number, entry in enumerate(scenario.entries):
         if entry.batch is not None and scenario.load.mode == "open":
             yield f"entries.{number}.batch: is not read with mode = 'open'; leave it out"
+    counts = {ALL: len(scenario.workers)} | {region.name: region.workers for region in scenario.regions}
+    end = scenario.load.duration if scenario.load.mode == "open" else inf
+    for number, event in enumerate(scenario.events):
+        if event.stagger and (counts.get(event.target, 1) < 2 or event.at + event.stagger >= end):
+            yield f"events.{number}.stagger: no second worker has its turn before the load ends; leave it out"
     yield from unread_with_engines(scenario)
 
 

@@ -222,7 +222,8 @@ def expanded(raw: Any) -> Any:
     entries = [{"label": name, "policy": name} for name in PRESETS[preset]]
     # the label seeds the policy's random numbers, so another one changes the stored figures
     control = {"label": f"{BASELINE} again", "policy": BASELINE, "repeat_of": BASELINE}
-    return {**rest, "entries": [*entries, *others, control]}
+    has_own = any(isinstance(other, dict) and other.get("repeat_of") for other in others)
+    return {**rest, "entries": [*entries, *others, *([] if has_own else [control])]}
 
 
 class Scenario(Model):
@@ -273,6 +274,7 @@ class Scenario(Model):
     @model_validator(mode="after")
     def names_agree(self) -> Self:
         require_labels(self)
+        require_pair(self)
         regions = [region.name for region in self.regions]
         require_unique("regions", regions)
         require_known("home_region", self.home_region, regions)
@@ -328,16 +330,18 @@ class Scenario(Model):
         return Mechanisms.model_validate(self.balancer_settings(entry))
 
     def quickened(self) -> Scenario:
-        """Short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).
+        """Short version: no more requests and blocks than `quick`, and no A/A pair (one block has no noise floor).
 
         In an open loop, events and bursts are compressed with the duration.
         """
         quick, kept = self.quick, tuple(entry for entry in self.entries if entry.repeat_of is None)
-        load = self.load.shortened(quick.duration).model_copy(update={"requests": quick.requests})
-        part = quick.duration / self.load.duration if load.mode == "open" else 1.0
+        duration = min(quick.duration, self.load.duration)
+        requests = min(quick.requests, self.load.requests)
+        load = self.load.shortened(duration).model_copy(update={"requests": requests})
+        part = duration / self.load.duration if load.mode == "open" else 1.0
         events = tuple(event.compressed(part) for event in self.events)
-        changes = {"blocks": quick.blocks, "warmup": quick.warmup, "load": load, "entries": kept}
-        return self.model_copy(update={**changes, "events": events})
+        counts = {key: min(getattr(quick, key), getattr(self, key)) for key in ("blocks", "warmup")}
+        return self.model_copy(update={**counts, "load": load, "entries": kept, "events": events})
 
 
 def require_labels(scenario: Scenario) -> None:
@@ -346,7 +350,19 @@ def require_labels(scenario: Scenario) -> None:
     require_unique("entries", labels)
     require_known("baseline", scenario.baseline, labels)
     for entry in scenario.entries:
-        require_known("repeat_of", entry.repeat_of or labels[0], labels)
+        require_known("repeat_of", labels[0] if entry.repeat_of is None else entry.repeat_of, labels)
+
+
+def require_pair(scenario: Scenario) -> None:
+    """Raise `ValueError` if two entries repeat another, or one that differs in more than label and thresholds."""
+    again = [entry for entry in scenario.entries if entry.repeat_of is not None]
+    if len(again) > 1:
+        raise ValueError(f"repeat_of: {again[1].label!r} is one too many; one A/A pair shows the noise")
+    for entry in again:
+        first = scenario.entry(str(entry.repeat_of))
+        as_first = {key: getattr(first, key) for key in ("label", "repeat_of", "thresholds")}
+        if first is entry or entry.model_copy(update=as_first) != first:
+            raise ValueError(f"repeat_of: {entry.label!r} must be {first.label!r} under another label")
 
 
 def require_room(scenario: Scenario) -> None:

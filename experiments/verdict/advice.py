@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import ceil, exp, log
 
-from experiments.platform.terminal import in_ms
+from experiments.platform.terminal import in_ms, rate_digits
 from experiments.stats.ceiling import GOODPUT, is_at_ceiling
 from experiments.stats.comparison import (
     ENOUGH_BLOCKS,
@@ -57,7 +57,7 @@ def no_run_lines(found: Evidence) -> tuple[str, str]:
 
 
 def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
-    """Headline and advice if an entry was observed better than the baseline, but not proven to be."""
+    """Headline and advice if an entry may be better than the baseline, but nothing is proven of it."""
     best = choice.doubtful[0]
     measure, said = best.judged_by, difference(best)
     subject = "there were" if measure == "throughput" else found.contest.subject(measure)
@@ -74,11 +74,11 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
             f"What helps: {QUIETER.format('--rate' if found.contest.is_open else '--batch')}.",
         )
     is_anytime = found.contest.method is anytime_student
-    advice = doubtful_advice(best.interval, is_anytime, found.is_replay)
+    advice = doubtful_advice(best.interval, is_anytime, found.is_replay, found.contest.is_virtual)
     return f"No winner: under {best.label}, {subject} {said}, which chance may explain", advice
 
 
-def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool) -> str:
+def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool, is_virtual: bool) -> str:
     """What to do about a difference that chance may explain. `is_anytime`: more blocks may be added."""
     if abs(log(interval.ratio)) <= EQUAL_WITHIN:
         return "A difference below 5 % is too small to matter: choose by other criteria, such as failures or cost."
@@ -89,10 +89,8 @@ def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool) -> st
         return f"The difference may show with about {needed} blocks: --blocks {needed}."
     if needed <= MOST_BLOCKS:
         return f"The difference may show with about {needed} blocks in a new campaign: --blocks {needed}."
-    return (
-        f"Runs differ too much: more than {MOST_BLOCKS} blocks would be needed to tell. Longer runs or a quieter "
-        "machine help."
-    )
+    helps = "Longer runs help." if is_virtual else "Longer runs or a quieter machine help."
+    return f"Runs differ too much: more than {MOST_BLOCKS} blocks would be needed to tell. {helps}"
 
 
 def blocks_needed(interval: Interval, is_anytime: bool) -> int:
@@ -180,7 +178,7 @@ def alone_lines(found: Evidence) -> tuple[str, str]:
     if failed == total:
         return f"{label}: all {grouped_digits(total)} requests failed", NOTHING_ANSWERED
     rate = (total - failed) / sum(run.span for run in runs)
-    shown = f"{rate:.1f}" if rate < 100 else grouped_digits(round(rate))
+    shown = rate_digits(rate) if rate < 100 else grouped_digits(round(rate))
     share = (
         f"{failed_text(failed, total)} requests failed"
         if failed

@@ -58,6 +58,11 @@ class Evidence:
         return max((one.interval.blocks for one in self.comparisons), default=0)
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether every request failed: entries with nothing but deadlines are not equal."""
+        return bool(self.failed) and all(failed == total > 0 for failed, total in self.failed.values())
+
+    @property
     def is_replay(self) -> bool:
         """Whether every block has the requests of the same record."""
         return any(run.parts for run in self.runs)

@@ -54,7 +54,7 @@ class Verdict:
 
 def conclude(found: Evidence) -> Verdict:
     """Describe the results in the deciding measure."""
-    has_verdict = any(one.standing != "no verdict" for one in found.comparisons)
+    has_verdict = not found.is_unanswered and any(one.standing != "no verdict" for one in found.comparisons)
     winner, headline, advice = main_line(found)
     sentences = [
         "" if has_verdict or is_alone(found) else observed_order(found),
@@ -66,6 +66,8 @@ def conclude(found: Evidence) -> Verdict:
         explaining_line(found),
         deadline_line(found),
     ]
+    if found.is_unanswered and not is_alone(found):
+        sentences = [failure_line(found)]
     kept = tuple(sentence for sentence in sentences if sentence) if found.order else ()
     order, details = tuple(found.order), details_of(found, has_verdict)
     return Verdict(has_verdict, headline, advice, kept, details, order, winner, found.choice)
@@ -78,7 +80,7 @@ def main_line(found: Evidence) -> tuple[str | None, str, str]:
         return None, *no_run_lines(found)
     if is_alone(found):
         return None, *alone_lines(found)
-    if all(failed == total > 0 for failed, total in found.failed.values()):
+    if found.is_unanswered:
         return None, *no_run_lines(found)
     if choice is None:
         return None, *unjudged_lines(found)
@@ -152,7 +154,8 @@ def failure_line(found: Evidence) -> str:
 def losing_line(found: Evidence) -> str:
     """Sentence about entries that cannot win because they fail more requests."""
     shown = ", ".join(
-        f"{label} ({with_digits(100 * more, 2)}\u00a0% more)" for label, more in found.losing.items()
+        f"{label} ({with_digits(100 * more, 2)} percentage points more)"
+        for label, more in found.losing.items()
     )
     baseline = found.contest.baseline
     return f"Cannot win, because more requests fail than under {baseline}: {shown}." if shown else ""
@@ -207,6 +210,8 @@ def details_of(found: Evidence, has_verdict: bool) -> tuple[str, ...]:
     if is_alone(found):
         noise = [] if found.floor is None else [noise_line(found.floor, found.contest.is_virtual)]
         return (*ALONE, *replay_line(found), *noise)
+    if found.is_unanswered:
+        return ()
     return (
         *([observed_order(found)] if has_verdict else []),
         *grouped(found.comparisons, found.contest.baseline),

@@ -38,8 +38,8 @@ DOUBTFUL = ("undecided", "within the noise floor", "within the generator's lag")
 class Choice:
     """The winner and its comparisons in the deciding measure. `gain` is with the baseline, None if that is the winner.
 
-    `rivals` are the comparisons of the winner with the other candidates, the runner-up first. `doubtful` are candidates
-    whose observed value is better than that of the winner, but not proven to be.
+    `rivals` are the comparisons of the winner with the other candidates, the runner-up first. `doubtful` are the
+    candidates that may be better: observed so, or else the runner-up, but nothing is proven of them.
     """
 
     winner: str
@@ -81,8 +81,8 @@ def choose(
         for one in (found, inverted(found))
     }
     rivals = tuple(pairs[winner, label] for label in labels if label != winner)
-    before = labels[: labels.index(winner)]
-    doubtful = tuple(pairs[label, winner] for label in before if pairs[label, winner].standing in DOUBTFUL)
+    better = labels[: labels.index(winner)] or labels[1:2]
+    doubtful = tuple(pairs[label, winner] for label in better if pairs[label, winner].standing in DOUBTFUL)
     return Choice(winner, against.get(winner), rivals, doubtful)
 
 

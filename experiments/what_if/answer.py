@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
+from experiments.platform.terminal import signals_interrupt
 from experiments.recorded.recording import OK, Recording
 from experiments.results.directory import plan
 from experiments.run_data import Run
@@ -237,7 +238,9 @@ def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], No
     for planned in plan(scenario):
         notify(planned.label)
         entry = scenario.entry(planned.label)
-        runs[planned.label].append(simulate(scenario, entry, planned.block, planned.order, planned.seed))
+        with signals_interrupt():
+            run = simulate(scenario, entry, planned.block, planned.order, planned.seed)
+        runs[planned.label].append(run)
     return runs
 
 

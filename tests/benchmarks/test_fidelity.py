@@ -35,12 +35,12 @@ from benchmarks.fidelity.session import (
 from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
 from experiments.inference.run import simulate_beside
-from experiments.results.directory import RUNS, Results, load_results, save_result, set_aside
+from experiments.results.directory import RUNS, PlannedRun, Results, load_results, save_result, set_aside
 from experiments.run_data import Kind, Place, Run, WorldName
 from experiments.running import execute
 from experiments.scenario.overrides import Overrides
 from experiments.scenario.scenario import Entry, Scenario
-from tests.support.runs import run_of, samples_of
+from tests.support.runs import as_planned, run_of, samples_of
 
 COUNT = 3_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
@@ -91,7 +91,9 @@ def synthetic(
 def world_of(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> Results:
     """All runs of a world, in memory."""
     campaign = execute.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
-    runs = (synthetic(p.label, p.block, world, **change(p.label, p.block)) for p in campaign.plan)
+    runs = (
+        as_planned(synthetic(p.label, p.block, world, **change(p.label, p.block)), p) for p in campaign.plan
+    )
     return Results(directory, campaign, tuple(runs))
 
 
@@ -298,7 +300,8 @@ def test_simulating_again_replaces_earlier_simulations(tmp_path: Path) -> None:
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
         simulated.append((entry.label, block, order, seed))
-        return synthetic(entry.label, block, "simulated")
+        planned = PlannedRun(block=block, order=order, label=entry.label, seed=seed)
+        return as_planned(synthetic(entry.label, block, "simulated"), planned)
 
     for _ in range(2):
         simulate_again(campaign, tmp_path / SIMULATED, Console(file=io.StringIO()), simulate)

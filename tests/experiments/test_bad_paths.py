@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from io import BytesIO, TextIOWrapper
@@ -12,6 +13,7 @@ import pytest
 from balancer.log.formats import Context, text_line
 from experiments.__main__ import cli
 from experiments.commands.session import remedies
+from experiments.errors import BadInputError
 from experiments.platform.command_line import run_command_line
 from experiments.results.directory import load_results
 from experiments.verdict.summary import summarise
@@ -133,3 +135,13 @@ def test_output_shows_what_its_encoding_has(monkeypatch: pytest.MonkeyPatch) -> 
     assert ended.value.code == 0
     assert written.getvalue().startswith(b"Usage: ")
     assert b"--scenarios A,B,?" in written.getvalue()
+
+
+@pytest.mark.parametrize("name", ["block-001-run-00.npz", "block-000-run-01.npz"])
+def test_a_run_of_another_campaign_is_refused(tmp_path: Path, name: str) -> None:
+    """Of a block that the plan does not have, or in the place of another: tables would pool both campaigns."""
+    write_results(tmp_path / "r", blocks=1, requests=50)
+    runs = tmp_path / "r" / "runs"
+    shutil.copy(runs / "block-000-run-00.npz", runs / name)
+    with pytest.raises(BadInputError, match=f"{name}: no run of this campaign"):
+        load_results(tmp_path / "r")

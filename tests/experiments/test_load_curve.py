@@ -81,6 +81,18 @@ def test_headline_says_why_no_rate_counts(curve: Curve, lowest: dict[str, Any], 
     assert headline(replace(curve, points=(replace(first, **lowest), *others))).endswith(said)
 
 
+def test_a_curve_that_was_stopped_says_so(tmp_path: Path) -> None:
+    """In the second of three rates."""
+    plain = scenario_of(3, 100, 1, has_control=False)
+    for number, runs in enumerate((None, 2, 0)):
+        scenario = at_rate(plain, 100 + number, 10.0)
+        save_set(tmp_path / f"rate-{number:02d}", scenario, run_queues, stop_after=runs)
+    curve = read_curve(tmp_path)
+    assert headline(curve).endswith(". Stopped: 10 planned runs are missing")
+    assert as_json(curve)["missing_runs"] == 10
+    assert "missing" not in headline(replace(curve, missing=0))
+
+
 def test_the_objective_is_in_measured_time(curve: Curve) -> None:
     scenario = curve.results[0].scenario.model_copy(update={"slo": 0.5, "time_scale": 0.1})
     campaign = curve.results[0].campaign.model_copy(update={"scenario": scenario})

@@ -63,11 +63,11 @@ def cases_in(file: Path) -> dict[tuple[str, str], str]:
 def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     (tmp_path / "two.toml").write_text(SCENARIO)
-    files = ("--out", str(tmp_path / "out"), "--junit", str(tmp_path / "a.xml"))
+    files = ("--junit", str(tmp_path / "out" / "a.xml"), "--out", str(tmp_path / "out"))
     given = (str(tmp_path / "two.toml"), "--simulated", "--blocks", "1", *files)
     done = run_in_process(cli, "experiments", "run", *given)
     assert done.returncode == 1, done.stderr
-    assert cases_in(tmp_path / "a.xml") == {
+    assert cases_in(tmp_path / "out" / "a.xml") == {
         ("random", "p99 < 10 s"): "passed",
         ("random", "errors < 0.1 %"): "passed",
         ("turns", "p99 < 10 s"): "passed",

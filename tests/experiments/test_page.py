@@ -15,15 +15,18 @@ import pytest
 from aiohttp import ClientConnectorError, ClientSession
 
 from experiments.__main__ import cli
+from experiments.commands.session import present
 from experiments.errors import BadInputError
 from experiments.live_page import follower
 from experiments.live_page.follower import Feed, Follower, events_of
 from experiments.live_page.process import LivePage, host_and_port, moments_of
 from experiments.live_page.server import READ_ONLY
+from experiments.platform.terminal import PlainConsole
 from experiments.scenario.events import Event
 from tests.experiments.offspring import children_of
 from tests.support.chromium import WIDE, Tab, chromium, program
 from tests.support.command_line import complaint
+from tests.support.result_sets import write_results
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, response
 
@@ -280,6 +283,29 @@ def test_simulated_run_has_no_page() -> None:
     assert "only for measured runs" in line
 
 
+class Notes(LivePage):
+    """Keeps what is to be shown."""
+
+    def __init__(self) -> None:
+        super().__init__("0")
+        self.texts: list[str] = []
+
+    def note(self, title: str, text: str, done: int = 0, total: int = 0) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(("runs", "begins"), [(3, "Stopped. No verdict: "), (None, "No verdict: ")])
+def test_the_last_note_says_that_a_campaign_was_stopped(
+    tmp_path: Path, runs: int | None, begins: str
+) -> None:
+    write_results(tmp_path / "r", blocks=1, requests=60, stop_after=runs)
+    page = Notes()
+    present(tmp_path / "r", PlainConsole(), page=page)
+    (text,) = page.texts
+    assert text.startswith(begins)
+
+
 def test_events_of_a_scenario() -> None:
     event = Event(at=2.0, lasts=3.0, target="near", kind="slow", value=4.0)
     assert moments_of(event) == [(2.0, "slow 4 of near begins"), (5.0, "slow 4 of near ends")]
@@ -323,6 +349,8 @@ async def test_page_of_a_campaign_in_chromium(tmp_path: Path, tab: Tab) -> None:
                 f"find('#link').textContent === '{'between runs' if label == 'first' else 'ended'}'"
             )
             assert await tab.value("charts.points.length") >= max(before, 2)
+            assert await tab.value("document.title.split(' · ')[0] === find('#link').textContent")
+            assert await tab.value("find('#condition').hidden")
         assert policies == {"round-robin", "steelyard"}
         assert "verdict" in await tab.value("find('#note span').textContent")
         assert not await tab.value("find('#events ol').textContent.includes('restarted')")

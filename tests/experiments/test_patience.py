@@ -22,7 +22,7 @@ from experiments.running.patience import LOOK, QUIET_STEAL, Patience, has_lagged
 from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
 from tests.support.result_sets import LATE, write_results
-from tests.support.runs import hand_made
+from tests.support.runs import as_planned, hand_made
 
 
 class Host:
@@ -109,7 +109,7 @@ def test_a_disturbed_block_is_repeated_for_all_entries(tmp_path: Path, seconds: 
 
         def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
             reasons = next(outcomes) if planned.label == first else ()
-            return hand_made([0.1], label=planned.label, block=planned.block, invalid_reasons=reasons)
+            return as_planned(hand_made([0.1], invalid_reasons=reasons), planned)
 
     watcher = Watcher()
     execute(campaign, tmp_path / "r", Disturbed(), watcher, host.patience(seconds))

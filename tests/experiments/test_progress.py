@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from experiments.generator.ledger import Ledger
-from experiments.platform.terminal import clock
+from experiments.platform.terminal import clock, rate_digits
 from experiments.results.directory import Campaign, load_results
 from experiments.run_data import Kind, Place
 from experiments.running.progress import CampaignProgress, expected_seconds, remaining
@@ -45,6 +45,11 @@ def test_a_small_batch_is_expected_to_take_longer(campaign: Campaign) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65, "1:05"), (3723, "1:02:03")])
 def test_time_is_shown_as_a_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.0, "0.0"), (0.0621, "0.062"), (5.0, "5.0"), (312.44, "312.4")])
+def test_a_rate_below_one_is_not_zero(rate: float, text: str) -> None:
+    assert rate_digits(rate) == text
 
 
 def test_without_a_terminal_a_run_is_one_line(campaign: Campaign) -> None:

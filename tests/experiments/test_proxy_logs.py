@@ -265,6 +265,10 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
         (("--format", "nginx", "access.log"), "RECORDING: a file is named twice"),
         (("--format", "haproxy"), "holds no request in this format; see --format"),
         (("--format", "nginx", "--region", "eu"), "--region: must be NAME=START"),
+        (
+            ("--format", "nginx", "--region", "zz=99."),
+            "--region: 'zz' has no worker whose name or address begins",
+        ),
         (("--format", "nginx", "--placed-by", "nonsense"), "--placed-by: unknown policy 'nonsense'"),
         (("--region", "eu=10."), "--region: is for a log"),
         (("--round-trip", "5ms"), "--round-trip: is for a log"),

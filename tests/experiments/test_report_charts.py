@@ -144,6 +144,23 @@ def test_a_browser_draws_the_charts_and_obeys_the_keyboard(directory: Path) -> N
     asyncio.run(used((directory / "report.html").as_uri()))
 
 
+CUT = """[...document.querySelectorAll("table, figure img")].filter((part) => {
+  const { right, height } = part.getBoundingClientRect();
+  return right > document.documentElement.clientWidth || height > innerHeight;
+}).length"""
+"""Number of tables and figures that do not fit on a page."""
+
+PAPER = 720
+"""Width of a page in pixels."""
+
+ROOM = """(() => {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "12px system-ui";
+  return charts[0].options().axes[1].size(null, ["1", "1000000"]) - pen.measureText("1000000").width;
+})()"""
+"""Pixels beside a label of the vertical axis; a tick and its gap take 15."""
+
+
 async def used(address: str) -> None:
     async def look() -> dict[str, Any]:
         found: dict[str, Any] = json.loads(await tab.value(LOOKED_AT))
@@ -161,6 +178,7 @@ async def used(address: str) -> None:
             await tab.press("ArrowRight")
             await tab.eventually("document.querySelector('.chart output').textContent !== ''")
             assert await tab.value("document.querySelector('.entries b').textContent") == "0 %"
+            assert await tab.value(ROOM) >= 15
             whole = await tab.value(SPAN)
             await tab.press("+")
             await tab.eventually(f"{SPAN} < 0.6 * {whole}")
@@ -169,7 +187,9 @@ async def used(address: str) -> None:
             await tab.value("document.querySelector('.entries button').focus()")
             await tab.press("Enter")
             assert set((await look())["pressed"]) == {"false"}
+        await tab.show(PAPER)
         await tab.ask("Emulation.setEmulatedMedia", media="print")
+        assert await tab.value(CUT) == 0
         found = await look()
         assert (found["drawn"], found["figures"]) == (0, 3)
         assert found["folded"] == await tab.value("document.querySelectorAll('details .scroll').length") > 0

@@ -7,7 +7,7 @@ import math
 import re
 from base64 import b64decode
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,7 +19,7 @@ from PIL import Image
 
 from experiments.inference.run import SimulatedRunner
 from experiments.report.canvas import NARROW, PNG_DPI, blank, drawing, settle, with_palette
-from experiments.report.drawings import drawings
+from experiments.report.drawings import drawings, uniform
 from experiments.report.figures import RATIOS, apart, forest, latency_distribution, latency_quantiles
 from experiments.report.figures_time import (
     LABEL,
@@ -30,6 +30,7 @@ from experiments.report.figures_time import (
     shadings,
     tail_over_time,
 )
+from experiments.report.figures_workers import service_by_request
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.results.directory import load_results, save_result
@@ -39,11 +40,12 @@ from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.service.plan import contestants_of, service_scenario
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.support.result_sets import write_results
-from tests.support.runs import run_of, samples_of
+from tests.support.runs import as_planned, run_of, samples_of
 
 
 def test_workers_keep_their_shades_in_the_dark() -> None:
@@ -86,6 +88,35 @@ def test_a_tail_at_the_deadline_is_not_drawn(tmp_path: Path) -> None:
     panels = [axes.get_xlabel().split(" ")[0] for axes in found["paired-ratios"].draw().axes]
     assert "p99" in {one.measure for one in summary.comparisons}
     assert panels == ["throughput", "mean"]
+
+
+def test_figures_of_successes_need_one(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", blocks=2, requests=50, failures=1.0)
+    results = load_results(tmp_path / "r")
+    summary = summarise(results)
+    names = {drawing.name for drawing in drawings(results, summary)}
+    assert "rate-over-time" in names
+    assert not names & {"verdict", "paired-ratios", "latency-quantiles", "latency-distribution", "throughput"}
+    assert uniform(summary)["throughput"] == "No request succeeded, so there is no figure of throughput."
+
+
+def test_the_verdict_has_a_picture_where_goodput_decides(tmp_path: Path) -> None:
+    """Also where it decides for one entry, and for another, which seldom fails, the p99 does."""
+    write_results(tmp_path / "r", blocks=1, requests=100)
+    results = load_results(tmp_path / "r")
+    summary = summarise(results)
+    base, *others = [entry.label for entry in summary.entries]
+    behind = Comparison(others[0], base, "p99", Interval(3.3, 2.9, 3.8, 8), 0.01, "behind", GOODPUT)
+    far = Interval(0.0022, 0.0021, 0.0023, 8)
+    ahead = Comparison(others[1], base, "p99", far, 0.01, "ahead", at_deadline=base)
+    summary = replace(summary, measure="p99", comparisons=(behind, ahead))
+    hero = next(one for one in drawings(results, summary) if one.name == "verdict")
+    assert "odds of a late or failed answer" in hero.caption
+    assert "An arrow is a bound" in hero.caption
+    (axes,) = hero.draw().axes
+    assert [len(axes.get_yticklabels()), *axes.get_xticks()[[0, -1]]] == [2, 0.002, 3]
+    assert {"s", "<"} <= {line.get_marker() for line in axes.lines}
+    assert axes.get_xlabel().startswith("odds of a miss or p99 /")
 
 
 def test_no_name_is_cut_off(tmp_path: Path) -> None:
@@ -147,6 +178,39 @@ def test_figures_over_time_have_one_time_axis(tmp_path: Path) -> None:
         assert reached <= label.xy[1] - LABEL + 0.03
 
 
+def test_requests_without_an_answer_are_in_flight(tmp_path: Path) -> None:
+    """Or a worker that hangs, whose requests all time out, would look idle."""
+    write_results(tmp_path / "r", blocks=1, requests=1500, failures=0.3)
+    (one, *_) = competitors(load_results(tmp_path / "r"))
+    (run,) = one.runs
+    samples = replace(run.samples, worker=np.where(run.samples.ok, run.samples.worker, -1))
+    figure = in_flight_per_worker([replace(one, runs=(replace(run, samples=samples),))], [])
+    lines = figure.axes[0].lines
+    instants = np.asarray(lines[0].get_xdata())
+    lying = sum(np.asarray(line.get_ydata()) for line in lines)
+    open_then = (samples.sent_at[:, None] <= instants) & (samples.ended_at[:, None] > instants)
+    assert (lying == open_then.sum(0)).all()
+    assert "without an answer" in {text.get_text() for text in figure.legends[0].get_texts()}
+
+
+def test_labels_of_minutes_do_not_touch(tmp_path: Path) -> None:
+    """And are no multiples of a power of ten, which would stand in the title of a panel."""
+    write_results(tmp_path / "r", blocks=1, requests=500)
+    (one, *_) = competitors(load_results(tmp_path / "r"))
+    samples = one.runs[0].samples
+    ended = samples.sent_at + np.geomspace(1, 1500, len(samples))
+    samples = replace(samples, first_byte_at=ended, ended_at=ended)
+    slow = replace(one, runs=(replace(one.runs[0], samples=samples),))
+    figures = latency_distribution([slow]), latency_quantiles([slow]), service_by_request([slow] * 3)
+    for figure in map(settle, figures):
+        with drawing():
+            figure.draw_without_rendering()
+        for axes in figure.axes:
+            assert not axes.yaxis.get_offset_text().get_text()
+            extents = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            assert not any(one.overlaps(other) for one, other in pairwise(extents))
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.02, 1.1), (0.3, 1.5), (0.04, 22.0), (0.9, 1.1)])
 def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
     """1 is always there."""
@@ -170,9 +234,7 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     for planned in campaign.plan:
         if planned.label not in runs:
             runs[planned.label] = SimulatedRunner().run(scenario, planned, Observer())
-        run = runs[planned.label]
-        facts = run.facts.model_copy(update={"block": planned.block, "order": planned.order})
-        save_result(Run(facts, run.samples), planned, tmp_path)
+        save_result(as_planned(runs[planned.label], planned), planned, tmp_path)
     write_report(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr><td") > 40 * len(names)
@@ -199,7 +261,7 @@ def test_the_report_of_a_url_has_no_empty_part(tmp_path: Path) -> None:
     run = run_of(
         samples, label="a", policy={}, timeout=10.0, places=(), offered_rate=100.0, achieved_rate=100.0
     )
-    save_result(run, planned, tmp_path)
+    save_result(as_planned(run, planned), planned, tmp_path)
     summary = write_report(tmp_path)
     assert summary.verdict.headline.startswith("a: ")
     assert "none of 200 failed; half took at most 5" in summary.verdict.headline

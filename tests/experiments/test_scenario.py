@@ -119,6 +119,39 @@ def test_a_preset_expands_to_its_entries(tmp_path: Path) -> None:
         load_scenario(str(path))
 
 
+def test_an_a_a_control_of_the_file_replaces_that_of_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\npreset = "regions"')
+    path.write_text(text.replace('label = "random"', 'label = "again"\nrepeat_of = "random"'))
+    scenario = load_scenario(str(path))
+    assert scenario.control_pair == ("random", "again")
+    assert [entry.label for entry in scenario.entries if entry.repeat_of] == ["again"]
+
+
+def repeated(label: str, policy: str = "random", **keys: Any) -> dict[str, Any]:
+    return {"label": label, "policy": policy, "repeat_of": "random", **keys}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([repeated("again"), repeated("again 2")], "'again 2' is one too many"),
+        ([repeated("again"), repeated("third", repeat_of="again")], "'third' is one too many"),
+        ([repeated("again", "steelyard")], "'again' must be 'random' under another label"),
+        ([repeated("again", balancer={"retries": 0})], "'again' must be 'random' under another label"),
+        ([repeated("again", batch=3)], "'again' must be 'random' under another label"),
+        ([repeated("again", repeat_of="again")], "'again' must be 'again' under another label"),
+        ([repeated("again", repeat_of="")], "unknown ''"),
+    ],
+)
+def test_an_a_a_control_is_one_entry_run_twice(entries: list[dict[str, Any]], message: str) -> None:
+    """Another policy as the repetition would count as noise, and a second pair would have no comparison."""
+    document = tomllib.loads(MINIMAL)
+    document["entries"] += entries
+    with pytest.raises(ValueError, match=message):
+        Scenario.model_validate(document)
+
+
 def test_every_scenario_has_a_heading() -> None:
     shelves = grouped()
     assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())
@@ -140,6 +173,45 @@ def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
     for event in scenario.events:
         assert event.lasts is None or event.at + event.lasts < scenario.load.duration
     assert scenario.quickened().load.duration <= 20
+
+
+SHORT = {"blocks": 1, "warmup": 3, "load": {"mode": "open", "rate": 40, "duration": 2}}
+EVENT = {"at": 1, "lasts": 0.5, "kind": "slow", "value": 20, "target": "here"}
+
+
+@pytest.mark.parametrize("load", [SHORT["load"], {"mode": "closed", "requests": 100}])
+def test_a_quick_run_is_never_longer(load: dict[str, Any]) -> None:
+    """Also than one that is shorter than what `quick` says by default."""
+    document = {**tomllib.loads(MINIMAL), **SHORT, "events": [EVENT], "load": load}
+    scenario = Scenario.model_validate(document)
+    quick = overridden(scenario, Overrides(quick=True))
+    assert (quick.load.planned, quick.warmup, quick.events) == (scenario.load.planned, 3, scenario.events)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("stagger = 100", r"events\.0\.stagger: no second worker has its turn before the load ends"),
+        ('stagger = 0.5\ntarget = "here-0"', r"events\.0\.stagger: no second worker has its turn"),
+    ],
+)
+def test_a_stagger_without_a_second_turn_is_refused(tmp_path: Path, keys: str, message: str) -> None:
+    path = tmp_path / "tiny.toml"
+    load = '[load]\nmode = "open"\nrate = 40\nduration = 4\n[[events]]\nat = 1\nkind = "drain"\n'
+    path.write_text(f"{MINIMAL}{load}stagger = 0.5\n", encoding="utf-8")
+    assert load_scenario(str(path)).events[0].stagger
+    path.write_text(f"{MINIMAL}{load}{keys}\n", encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        load_scenario(str(path))
+
+
+@pytest.mark.parametrize(("key", "mode"), [("requests", "open"), ("duration", "closed")])
+def test_a_key_of_quick_that_the_mode_does_not_read_is_refused(tmp_path: Path, key: str, mode: str) -> None:
+    path = tmp_path / "tiny.toml"
+    rate = "rate = 40" if mode == "open" else ""
+    path.write_text(f'{MINIMAL}[load]\nmode = "{mode}"\n{rate}\n[quick]\n{key} = 5', encoding="utf-8")
+    with pytest.raises(BadInputError, match=rf"quick\.{key}: is not read with mode = '{mode}'; leave it out"):
+        load_scenario(str(path))
 
 
 def test_an_unknown_scenario_lists_the_known_ones() -> None:

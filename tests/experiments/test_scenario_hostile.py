@@ -122,7 +122,8 @@ def test_products_of_small_numbers_are_limited() -> None:
 
 def test_time_of_validation_with_many_names() -> None:
     """As many entries and events as are allowed."""
-    entries = [{"label": f"e{number}", "policy": "random", "repeat_of": "e999"} for number in range(1000)]
+    entries = [{"label": f"e{number}", "policy": "random"} for number in range(1000)]
+    entries[1]["repeat_of"] = "e999"
     events = [{"at": 1.0, "kind": "down", "target": f"{BASE['regions'][0]['name']}-0"}] * 10_000
     document = changed(changed(BASE, ("entries",), entries), ("events",), events)
     document.pop("preset", None)

@@ -95,6 +95,22 @@ def test_a_stop_signal_is_not_lost(run: Run, work: Callable[[], Coroutine[Any, A
         run(interruptible(work()))
 
 
+class Interrupted:
+    """Compiled code looks at no signal, so the first code after it may be that of a destructor."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_signal_in_a_destructor_is_not_lost(number: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt), signals_interrupt():
+        Interrupted(number)
+
+
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     """As under nohup."""
     with handled(signal.SIGHUP, signal.SIG_IGN):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.results.directory import PlannedRun
 from experiments.run_data import Floats, Kind, Place, Run, RunFacts, Samples
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
@@ -56,6 +57,11 @@ def facts_of(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         "timeout": scenario.timeout,
         "places": places_of(scenario),
     }
+
+
+def as_planned(run: Run, planned: PlannedRun) -> Run:
+    """The run as one of a campaign's plan."""
+    return Run(run.facts.model_copy(update=planned.model_dump()), run.samples)
 
 
 def hand_made(

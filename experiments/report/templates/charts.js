@@ -4,6 +4,7 @@
 const NONE = "–";
 const HEIGHT = 280;
 const LABEL = 38; // pixels that a label of the horizontal axis needs
+const DIGIT = 7; // pixels that a digit of a label takes at most
 const NINES = [1, 2, 4, 10, 20, 100, 200, 1000, 2000, 1e4, 1e5, 1e6];
 const HELP = "Drag, or press + and −, to zoom; 0 shows all; arrow keys read values.";
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -117,7 +118,7 @@ class ReportChart {
       },
       axes: [
         { ...axis, size: 32, space: 60, ...along[x] },
-        { ...axis, size: 56, space: 32, ...(y === "ms" ? logarithmic : {}), values: (_, ticks) => ticks.map(number) },
+        { ...axis, size: (_, labels) => Math.max(56, 20 + DIGIT * Math.max(...(labels ?? [""]).map((text) => text.length))), space: 32, ...(y === "ms" ? logarithmic : {}), values: (_, ticks) => ticks.map(number) },
       ],
       series: [{}, ...lines.map((line) => this.series(line))],
       hooks: { drawClear: [(plot) => this.shade(plot)], setCursor: [() => this.showValues()], ready: [(plot) => this.colour(plot)] },

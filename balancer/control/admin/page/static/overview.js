@@ -190,13 +190,14 @@ function showNote(note) {
   box.hidden = !note.text;
   setText(find("strong", box), note.title || "");
   setText(find("span", box), note.text || "");
-  const progress = find("progress", box);
-  progress.hidden = !note.total;
-  if (note.total) Object.assign(progress, { max: note.total, value: note.done });
+  const { total, done } = note;
+  Object.assign(find("progress", box), { hidden: !total, max: total || 1, value: done || 0 });
   document.body.classList.toggle("read-only", !!note.read_only);
   if (!note.state) return;
   clearTimeout(staleness);
   previous = null; // the next snapshot may be another balancer's: its differences are no events
   showLink(note.state, "quiet");
+  find("#condition").hidden = true;
+  document.title = `${note.state} · Steelyard`;
   isOver = note.state === "ended";
 }
