@@ -15,7 +15,7 @@ from balancer.rate_limits.limiter import Limiter
 from balancer.routes.conditions import ANY, Asked, Condition
 from balancer.routes.split import Split
 from balancer.syntax.networks import NetworkSet
-from balancer.syntax.urls import host_in
+from balancer.syntax.urls import decoded, has_dots, host_in
 
 MODEL_BODY: Final = 1 << 20
 """Bytes of a body that are received to find the model, unless `buffering.request` of its cluster is more."""
@@ -108,9 +108,11 @@ class Route:
 
     def _replaced(self, sent: bytes, path: bytes, replacement: bytes) -> bytes:
         """Return a path that begins with the prefix, with `replacement` instead of that: the rest as it was sent, or as
-        in the normalized `path` where the prefix was written in another way or the result could be read as a URL."""
+        in the normalized `path` where that has dot segments, the prefix was written in another way, or the result could
+        be read as a URL."""
         size = len(self._prefix)
         is_plain = sent.startswith(self._prefix) and (replacement or sent[size : size + 2] != b"//")
+        is_plain = is_plain and not has_dots(decoded(sent))
         path = replacement + (sent if is_plain else path)[size:]
         return path if path.startswith(b"/") else b"/" + path
 

@@ -55,7 +55,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "health_checks.grpc": "workers answer checks at health_checks.path",
     "health_checks.first_connect": "no connection is opened before the warm-up",
     **dict.fromkeys(("health_checks.host", "health_checks.fields", "health_checks.body"), NO_HEADS),
-    "health_checks.port": "workers have one port",
+    **dict.fromkeys(("health_checks.port", "health_checks.scheme"), "workers have one port"),
     **dict.fromkeys(("pool.heartbeat", "pool.preconnect"), "no spare connections are kept"),  # in this order
     "retry.busy": "a refused request is a failure, which retry.statuses retries",
     "timeouts.total": "first_byte and attempt bound a request",
