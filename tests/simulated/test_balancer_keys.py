@@ -97,7 +97,21 @@ OFF: dict[str, dict[str, Any]] = {
 }
 """Table of a mechanism -> settings with which it is off."""
 
-OTHERS = (1, 5, 1024, 1_000_000, True, False, "/healthz", "X-N", "GET", "http", ["UNAVAILABLE"], [429], {"a": "b"})
+OTHERS = (
+    1,
+    5,
+    1024,
+    1_000_000,
+    True,
+    False,
+    "/healthz",
+    "X-N",
+    "GET",
+    "http",
+    ["UNAVAILABLE"],
+    [429],
+    {"a": "b"},
+)
 """Values of which one at least is allowed for each key and not its default."""
 
 READ = [*READ_ANYWAY, *(key for keys in SWITCHES.values() for key in keys)]
