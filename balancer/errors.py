@@ -338,13 +338,6 @@ class HeadTooLarge(UnsupportedByTransport):
     reason = "head_too_large"
 
 
-class LengthRequired(UnsupportedByTransport):
-    """The worker speaks HTTP/1.0, and the length of the request's body is not known."""
-
-    status = 411
-    reason = "length_required"
-
-
 class MalformedResponse(UpstreamError):
     """The worker's response is not a valid HTTP response to the request."""
 
@@ -370,7 +363,7 @@ REASONS: Final = frozenset((
     *("bad_max_forwards", "bad_request_line", "bad_scheme", "bad_target", "bad_version"),
     *("body_timeout", "body_too_large", "bytes_exhausted", "client_busy", "client_left"),
     *("client_stalled", "connect_failed", "connect_timeout", "connection_broken", "deadline_passed"),
-    *("denied", "head_timeout", "head_too_large", "http2_error", "length_required", "loop"),
+    *("denied", "head_timeout", "head_too_large", "http2_error", "loop"),
     *("malformed_body", "malformed_request", "malformed_response", "max_forwards", "method_not_allowed"),
     *("name_unresolved", "no_endpoint_available", "no_route", "not_carried", "not_found"),
     *("overloaded", "plain_http", "queue_full", "queue_timeout", "rate_limited", "request_timeout"),

@@ -32,7 +32,7 @@ class KeptBody(RequestBody):
 
     def __init__(self, received: RequestBody, most: int, budget: ByteBudget) -> None:
         super().__init__(received.limit, received.is_chunked)
-        self.trailers, self.states_length = received.trailers, received.states_length
+        self.trailers = received.trailers
         self.fits = True
         self._most = most
         self.charge = Charge(budget)

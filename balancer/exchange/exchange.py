@@ -39,7 +39,7 @@ from balancer.exchange.field_edits import EditedAttempt, Edits
 from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import ExchangeObserver
 from balancer.exchange.receiving import (
-    charge_whole,
+    came_whole,
     drop_body,
     receive_whole,
     received_part,
@@ -93,8 +93,7 @@ class Exchange(ExchangeState):
         self.rules = HTTP if downstream.call is None else RpcRules(downstream.call)
         if request.fields.has_body:
             self.is_complete = False
-            self.body_buffer = body = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
-            body.states_length = cluster.buffering is not None and cluster.buffering.request > 0
+            self.body_buffer = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
 
     # --- the request
 
@@ -124,8 +123,8 @@ class Exchange(ExchangeState):
             self._started_at = self.cluster.now()
             if receive_whole(self):
                 return
-        elif self.body_buffer is not None and self.body_buffer.size > LARGE:
-            charge_whole(self, self.body_buffer)
+        elif self.body_buffer is not None and (self.body_buffer.is_chunked or self.body_buffer.size > LARGE):
+            came_whole(self, self.body_buffer)
         self.attempt()
 
     def request_body(self, data: bytes) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final, cast
 
-from balancer.exchange.buffering import KeptBody
+from balancer.exchange.buffering import LARGE_BODY, KeptBody
 from balancer.exchange.exchange_state import ExchangeState, State
-from balancer.http.h1.fields import without
+from balancer.http.h1.fields import CHUNKED_LINE, without
 from balancer.upstream.request import RequestBody
 
 NEW: Final = State.NEW
@@ -52,10 +52,13 @@ def receive(exchange: ExchangeState, most: int) -> bool:
     return True
 
 
-def charge_whole(exchange: ExchangeState, body: RequestBody) -> None:
-    """Charge a large body that came in one read, and may be kept for a retry."""
+def came_whole(exchange: ExchangeState, body: RequestBody) -> None:
+    """State the length of a body that came in one read; charge it if it is large and may be kept for a retry."""
     buffering = exchange.cluster.buffering
-    if buffering is not None and body.size <= buffering.request and body.may_be_sent_twice:
+    if buffering is None or body.size > buffering.request:
+        return
+    _state_length(exchange, body)
+    if body.size > LARGE_BODY and body.may_be_sent_twice:
         budget = exchange.cluster.process.buffer_budget
         kept = KeptBody(body, buffering.request, budget)
         if kept.fits:
@@ -73,9 +76,19 @@ def received_part(exchange: ExchangeState) -> None:
 
 def received_whole(exchange: ExchangeState) -> None:
     """Ask an endpoint: the whole body is here."""
-    cast(KeptBody, exchange.kept).charge.budget.requests += 1
+    kept = cast(KeptBody, exchange.kept)
+    kept.charge.budget.requests += 1
+    _state_length(exchange, kept)
     _stop(exchange)
     exchange.attempt()
+
+
+def _state_length(exchange: ExchangeState, body: RequestBody) -> None:
+    """State the length of a whole body instead of chunks: WSGI servers and HTTP/1.0 read no chunks (RFC 9112 § 6.1).
+    Trailers need the chunks; a gRPC call stays as it came."""
+    if body.is_chunked and not (body.trailers or exchange.rules.is_rpc):
+        body.is_chunked, request = False, exchange.request
+        request.head = request.head.replace(CHUNKED_LINE, b"\nContent-Length: %d\r" % body.size, 1)
 
 
 def drop_body(exchange: ExchangeState, kept: KeptBody) -> None:

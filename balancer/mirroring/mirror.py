@@ -12,7 +12,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.config.schema.route_parts import MirrorConfig
 from balancer.config.schema.routes import RouteConfig
 from balancer.http.h1.client import Client
-from balancer.http.h1.fields import Framing, without
+from balancer.http.h1.fields import CHUNKED_LINE, without
 from balancer.http.h1.request_head import Request
 from balancer.mirroring.copy_attempt import CopyAttempt
 from balancer.upstream.request import LARGEST_SHARED, RequestBody, whole_body
@@ -128,8 +128,7 @@ class RequestCopy:
         if body is None:
             return head, None
         self._body = None
-        is_chunked = self._request.fields.framing is Framing.CHUNKED
-        return head, whole_body(bytes(body), self._trailers, is_chunked=is_chunked)
+        return head, whole_body(bytes(body), self._trailers, is_chunked=CHUNKED_LINE in head)
 
     def _head(self) -> bytes:
         """Return the head for the worker. Its traceparent, if it has one, names a span of the copy's own, as that of

@@ -53,6 +53,9 @@ class ModelExchange(Exchange):
         if self.is_complete:
             self.attempt()
             return
+        cast(
+            RequestBody, self.body_buffer
+        ).is_chunked = False  # the request is sent by another exchange, as it came
         self.usage = usage = self.downstream.usage
         usage.requests += 1
         self._started_at = self.cluster.now()

@@ -52,8 +52,7 @@ class RequestBody:
 
     def __init__(self, limit: int, is_chunked: bool) -> None:
         self.limit = limit  # bytes that may stay buffered once they have been sent
-        self.is_chunked = is_chunked  # its framing in HTTP/1.1, which the request's head states
-        self.states_length = False  # instead of chunks, where all of it has come and nothing behind it
+        self.is_chunked = is_chunked  # its framing in HTTP/1.1, as the request's head states it
         self.trailers: bytes | None = None  # a block of fields or b"" once the body has come whole
         self.size = 0  # in bytes, without framing
         self.is_spent = False  # it has been discarded, so the request cannot be repeated

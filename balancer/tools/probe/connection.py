@@ -66,8 +66,6 @@ class ResponseRecorder(asyncio.Protocol):
     which the server closed.
     """
 
-    is_http10 = False
-
     def __init__(self) -> None:
         self.upstream = UpstreamConnection(self)
         self.heard = b""

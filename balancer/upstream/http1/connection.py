@@ -21,21 +21,14 @@ from typing import Final, Protocol, cast
 import httptools
 
 from balancer.config.schema.pool import UNLIMITED_REQUESTS
-from balancer.errors import (
-    ConnectionBroken,
-    LengthRequired,
-    MalformedBody,
-    MalformedResponse,
-    UpstreamError,
-)
+from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.chunks import chunk, last_chunk
-from balancer.http.h1.fields import CHUNKED_LINE, END_OF_HEAD, Framing, without
+from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.response_head import (
     INTERIM_LIMIT,
     Response,
     ResponseHeads,
-    incoming_response,
     keep_alive_timeout,
 )
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
@@ -46,17 +39,12 @@ from balancer.upstream.request import RequestBody, ResponseSink, UpstreamRequest
 LENGTH: Final = Framing.LENGTH
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
-CONTINUE: Final = incoming_response(b"HTTP/1.1 100 Continue\r\n")
-
 NO_KEEP_ALIVE_YET: Final = -1.0
 """Value of `announced` before the first response."""
 
 
 class ConnectionOwner(Protocol):
-    """Owner of a connection, usually its pool: takes it back when idle and is notified when it closes. `is_http10`: the
-    version of the last first response on a connection is HTTP/1.0."""
-
-    is_http10: bool
+    """Owner of a connection, usually its pool: takes it back when idle and is notified when it closes."""
 
     def give_back(self, upstream: UpstreamConnection) -> None: ...
     def connection_closed(self, upstream: UpstreamConnection) -> None: ...
@@ -69,9 +57,9 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
     valid once `is_closed`. `has_died`: it closed with a request in flight and before any byte of the response.
     `announced`: keep-alive timeout in seconds that the worker states, 0: none.
 
-    Set by the owner: `is_counted`; `is_http10`, as the worker answered before; `opened_at`, `idle_since` and
-    `retire_at`, in seconds; `requests_left` of those `granted`; `reused_after`, its idle time in seconds when last
-    leased from `IdleConnections`, and `reused_idle_since`, the start of that idle time.
+    Set by the owner: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those
+    `granted`; `reused_after`, its idle time in seconds when last leased from `IdleConnections`, and
+    `reused_idle_since`, the start of that idle time.
     """
 
     __slots__ = (
@@ -98,7 +86,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         "granted",
         "has_died",
         "is_counted",
-        "is_http10",
         "is_reusable",
         "opened_at",
         "requests_left",
@@ -129,7 +116,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         self._has_sent_interim = False  # by an interim response: then `has_died` stays false
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # created on first use
         self.is_reusable = True
-        self.is_closed = self.is_counted = self.is_http10 = False
+        self.is_closed = self.is_counted = False
         self.read_size = 0
         self._bounded: BoundedReader | None = None
         self.opened_at = self.idle_since = 0.0
@@ -155,29 +142,12 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             return
         self._is_chunked = body.is_chunked
         end = b""
-        if self.is_http10 and body.trailers is None:
-            if body.is_chunked:
-                self._refuse_chunks()
-                return
-            bare = without((b"expect",), head)
-            if len(bare) < len(head):  # RFC 9110 § 10.1.1: such a worker sends no 100
-                head = bare
-                sink.response_started(CONTINUE)
-        if body.is_chunked and (self.is_http10 or (body.states_length and body.trailers == b"")):
-            self._is_chunked = False
-            head = head.replace(CHUNKED_LINE, b"\nContent-Length: %d\r" % body.size, 1)
-        elif body.is_chunked:
+        if body.is_chunked:
             if body.size:
                 head, end = head + b"%x\r\n" % body.size, b"\r\n"
             if body.trailers is not None:
                 end += last_chunk(body.trailers)
         self.write(body.between(head, end))
-
-    def _refuse_chunks(self) -> None:
-        """Fail a request whose length is not known: a worker of HTTP/1.0 would take it for one without a body."""
-        error = LengthRequired("the worker speaks HTTP/1.0: it needs Content-Length, or buffering.request")
-        asyncio.get_running_loop().call_soon(self._fail, error)
-        self.transport.abort()  # behind that, so that nothing more of the body is written
 
     def write_body(self, data: bytes) -> None:
         self.write(chunk(data) if self._is_chunked else data)
@@ -326,7 +296,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             self._parser = parser = httptools.HttpResponseParser(self)
             if self.announced == NO_KEEP_ALIVE_YET:
                 self.announced = keep_alive_timeout(data)
-                self.is_http10 = self._owner.is_http10 = data.startswith(b"HTTP/1.0")
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:

@@ -28,8 +28,6 @@ from policies.facts import Endpoint
 class ConnectionPool(Pool):
     """HTTP/1.1 connections to one endpoint, each of which serves one request at a time."""
 
-    is_http10 = False
-
     def __init__(self, endpoint: Endpoint, pools: PoolContext) -> None:
         super().__init__(endpoint, pools)
         limits = pools.settings.pool
@@ -220,7 +218,6 @@ class ConnectionPool(Pool):
         self.connector.record_opened(upstream.phases, elapsed)
         self.connections[upstream] = None
         self._set_lifetime(upstream)
-        upstream.is_http10 = self.is_http10
         if upstream.is_closed:
             self.connection_closed(upstream)
         if waiter is None and self._waiters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,9 @@ from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.request import RequestBody
 from tests.support.admin_requests import metrics, status
 from tests.support.example_counts import examples
-from tests.support.stage import Stage, endpoint
-from tests.support.wire import get, post, response
+from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, serve_over, values
+from tests.support.stage import Stage, endpoint, pool_of
+from tests.support.wire import get, post, post_chunked, response
 
 BODY = b"x" * 100
 
@@ -51,6 +53,46 @@ async def test_status_and_metrics(stage: Stage) -> None:
         assert (await client.ask(b"x")).body == b"ok"
     document = (await status(stage))["buffering"]
     assert (document["kept"], document["requests"]) == (0, 10)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_whole_body_has_its_length_over_every_transport(stage: Stage, transport: str) -> None:
+    """Instead of chunks, from the first request on, whether it comes in one read or in two."""
+    plays: list[Play] = []
+    await serve_over(stage, over(transport, hello, plays), transport, buffering={"request": 100})
+    sent = post_chunked(b"abc", b"def")
+    assert (await stage.ask(sent)).body == b"hello"
+    client = await stage.sending(sent[:-8])
+    await stage.eventually(lambda: stage.cluster.receiving)
+    assert (await client.ask(sent[-8:])).body == b"hello"
+    for play in plays:
+        assert values(play.fields, b"content-length") == [b"6"]
+        assert not values(play.fields, b"transfer-encoding")
+
+
+async def test_length_is_that_of_the_copy_and_of_the_route(stage: Stage) -> None:
+    """Where one cluster keeps the body and another sends it on, its head and its framing agree."""
+    workers = {name: await stage.worker(response(name.encode())) for name in ("main", "model", "shadow")}
+    routes = [
+        {"model": "m", "cluster": "model"},
+        {"cluster": "default", "mirror": {"cluster": "shadow", "share": 1.0, "methods": ["POST"]}},
+    ]
+    clusters = {name: pool_of(workers[name], buffering={"request": 0}) for name in ("model", "shadow")}
+    await stage.serve(workers["main"], routes=routes, clusters=clusters, buffering={"request": 100})
+    bodies = {"model": b'{"model": "m"}', "main": b'{"model": "other"}'}
+    for name, body in bodies.items():
+        client = await stage.sending(post_chunked(body)[:-2])
+        await stage.eventually(lambda: stage.cluster.receiving or stage.cluster.process.in_flight)
+        assert (await client.ask(b"\r\n")).body == name.encode()
+    await stage.eventually(lambda: workers["shadow"].requests)
+    bodies["shadow"] = bodies["main"]
+    for name, worker in workers.items():
+        [request] = worker.requests
+        assert request.body == bodies[name]
+        is_stated = request.value(b"Content-Length") == b"%d" % len(request.body)
+        assert (is_stated, request.value(b"Transfer-Encoding")) == (
+            (False, b"chunked") if name == "model" else (True, None)
+        )
 
 
 async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None:
