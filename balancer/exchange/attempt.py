@@ -77,6 +77,16 @@ class Attempt(RoutedAttempt):
 
     # --- the upstream connection (`LeaseWaiter`)
 
+    def connected(self, upstream: UpstreamRequest) -> None:
+        """Send the request on the new connection, unless it has become late meanwhile."""
+        exchange = self.exchange
+        if exchange is None or exchange.race is not None or not exchange.is_late:
+            super().connected(upstream)
+            return
+        upstream.release()
+        error = self.cluster.queue.too_late(exchange.level, self.cluster.now())
+        exchange.finish(End.ERROR, OutcomeKind.ABANDONED, error)
+
     def connect_failed(self, error: ConnectFailed) -> None:
         exchange = self.exchange
         if exchange is None:

@@ -177,6 +177,18 @@ async def test_deadline_of_zero_is_rejected(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
+async def test_request_whose_connect_outlasts_its_deadline_is_not_sent(stage: Stage) -> None:
+    """The new connection goes to the pool for the next request, and the endpoint is not blamed."""
+    worker = await stage.serve_worker(response(), queue={"timeout_header": "X-Timeout-Ms"})
+    client = await stage.sending(get(b"/late", b"X-Timeout-Ms: 1500"))
+    await stage.eventually(lambda: stage.pool().opening)
+    stage.advance(1.6)
+    assert error_of(await client.response())[:2] == (503, "deadline_passed")
+    assert (await stage.ask(get(b"/next"))).status == 200
+    assert [request.line.split()[1] for request in worker.requests] == [b"/next"]
+    assert (len(worker.connections), stage.outcomes()) == (1, {"abandoned": 1, "ok": 1})
+
+
 async def test_deadline_below_the_shortest_latency_is_rejected(stage: Stage) -> None:
     """The quickest response so far took two seconds."""
     go = asyncio.Event()
