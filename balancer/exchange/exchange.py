@@ -8,6 +8,7 @@ it possible. docs/design.md shows the states and their transitions.
 
 from __future__ import annotations
 
+import asyncio
 from math import inf
 from typing import Final, cast
 
@@ -20,6 +21,7 @@ from balancer.errors import (
     ForwardingError,
     RequestOverdue,
     ResponseTimeout,
+    StreamRefused,
     Unserved,
     UpstreamError,
 )
@@ -72,6 +74,9 @@ CHUNKED: Final = Framing.CHUNKED
 LARGE: Final = LARGE_BODY
 REPEATABLE: Final = IDEMPOTENT
 NEVER: Final = inf
+
+PAUSE: Final = 0.1
+"""Most seconds before a request is sent again that an endpoint has refused again, at the least half as many."""
 
 
 class Exchange(ExchangeState):
@@ -335,11 +340,12 @@ class Exchange(ExchangeState):
 
     def attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         attempt.discard_buffered()
-        attempt.end(error.outcome, error)
+        is_again = isinstance(error, StreamRefused) and attempt.assignment.state.id in self.tried
+        attempt.end(OutcomeKind.BUSY if is_again else error.outcome, error)
         if error.needs_own:
             self.needs_own = True
         if attempt.state is not STREAMING and may_retry(self, attempt, error):
-            self._retry(attempt, needs_fresh=True)
+            self._retry(attempt, needs_fresh=True, needs_pause=is_again)
         else:
             self.reject(error)
 
@@ -355,12 +361,20 @@ class Exchange(ExchangeState):
         else:
             self.repeat(attempt, ResponseTimeout.outcome, is_clean=False)
 
-    def _retry(self, attempt: Attempt, *, needs_fresh: bool) -> None:
+    def _retry(self, attempt: Attempt, *, needs_fresh: bool, needs_pause: bool = False) -> None:
         self.tried |= {attempt.assignment.state.id}
         self.last_attempt = None
         self._needs_fresh = needs_fresh
         self.cluster.counts.retried += 1
-        self.attempt()
+        if needs_pause:
+            pause = PAUSE * self.cluster.pools.rng.uniform(0.5, 1.0)
+            asyncio.get_running_loop().call_later(pause, self._go_on)
+        else:
+            self.attempt()
+
+    def _go_on(self) -> None:
+        if self.state is not ENDED:
+            self.attempt()
 
     # --- timeouts
 
