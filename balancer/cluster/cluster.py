@@ -283,9 +283,9 @@ class Cluster:
         self.router.apply_in_flight_limit(number if configured is None else min(number, configured))
 
     def left_out(self, tried: frozenset[str]) -> frozenset[str]:
-        """Return `tried`, with the endpoints that rest unless no others are available."""
-        both = tried | self.rests.resting(self.now())
-        return both if self.router.has_untried(both) else tried
+        """Return `tried`, with the endpoints that rest unless no others are available, a backup if `tried` has any."""
+        both, router = tried | self.rests.resting(self.now()), self.router
+        return both if (router.has_untried if tried else router.has_others)(both) else tried
 
     def trusts(self, address: str) -> bool:
         """Return whether forwarding fields from this peer are believed."""

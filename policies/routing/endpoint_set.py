@@ -174,6 +174,13 @@ class EndpointSet:
         """Return whether an endpoint other than `tried` could take a request now, if need be a backup."""
         return any(state.id not in tried for state in self._available) or self._call_backups(tried)
 
+    def has_others(self, ids: Collection[str]) -> bool:
+        """Return whether an endpoint other than `ids` could take a request that has not failed, as no backup does."""
+        share = self._loads.get
+        return any(
+            state.id not in ids and share(state.endpoint.priority, 1.0) > 0.0 for state in self._available
+        )
+
     def has_another_try(
         self, limit: int, attempts: int, unsent: int, tried: Collection[str], *, needs_other: bool
     ) -> bool:

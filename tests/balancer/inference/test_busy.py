@@ -191,6 +191,28 @@ def test_retry_after_keeps_the_endpoint_out_of_picks() -> None:
         assert not stage.cluster.rests.until
 
 
+@pytest.mark.parametrize("is_called", [False, True])
+def test_rest_sends_nothing_to_a_backup(is_called: bool) -> None:
+    """Where the others are full or rest, the resting endpoint is asked after all, and where that is full the queue is
+    joined; also while the backup takes a request that has failed."""
+    with stage_of(3) as stage:
+        for at, state in enumerate(stage.cluster.router.states):
+            stage.cluster.router.put(replace(state.endpoint, max_in_flight=1, priority=at // 2))
+        client, first = asked(stage)
+        sends(stage, first, refusal(b"429 Too Many Requests", b"Retry-After: 20"))
+        if is_called:
+            sends(stage, stage.workers[1], refusal())
+            sends(stage, stage.workers[2], OK)
+        else:
+            sends(stage, stage.workers[1], OK)
+        assert client.received.endswith(b"ok")
+        before = stage.cluster.router.find("w2").sent
+        for _ in range(2 if is_called else 3):
+            sends(stage, stage.client(), REQUEST)
+        assert [state.in_flight for state in stage.cluster.router.states] == [1, 1, 0]
+        assert (stage.cluster.router.find("w2").sent, len(stage.cluster.queue)) == (before, not is_called)
+
+
 def test_where_all_rest_none_does() -> None:
     """A worker may have refused one client: the others are still served, as if nothing rested."""
     with stage_of(2) as stage:
