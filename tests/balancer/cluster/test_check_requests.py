@@ -171,6 +171,21 @@ async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> No
     assert (len(worker.requests), check_results(stage)) == (1, (1, 0, None))
 
 
+def warned(path: Path) -> list[str]:
+    """Return the warnings of `balancer check` about checks."""
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line for line in done.stdout.splitlines() if line.startswith("warning: health_checks.")]
+
+
+@pytest.mark.parametrize(("port", "is_warned"), [("", True), ("port = 9000", False)])
+def test_scheme_without_a_port_is_warned_about(tmp_path: Path, port: str, is_warned: bool) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'{ENDPOINT}[health_checks]\npath = "/h"\nscheme = "https"\n{port}\n')
+    line = "warning: health_checks.scheme: is not used: without port, checks use that of the endpoint"
+    assert warned(path) == [line] * is_warned
+
+
 @pytest.mark.parametrize("asks", [False, True])
 def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> None:
     """Of all keys but those that connects use. Where no cluster asks, and those that do inherit them."""
@@ -184,9 +199,7 @@ def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> No
         f"{ENDPOINT.replace('[[', '[[clusters.b.')}[clusters.b.health_checks]\n{own}\n"
         '[[routes]]\nprefix = "/b"\ncluster = "b"\n'
     )
-    done = run_in_process(main, "balancer", "check", str(path))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [line for line in done.stdout.splitlines() if line.startswith("warning: health_checks.")] == [
+    assert warned(path) == [
         f"warning: health_checks.{key}: is not used: checks only connect without path or grpc"
         for key in CHECK_KEYS
         if not asks and key not in ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
