@@ -41,6 +41,8 @@ def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -
     if isinstance(error, ConnectFailed):
         if error.is_prompt:
             _leave_out_unreachable(exchange)
+        if refuses_again(exchange, attempt, error):
+            return take_another_try(exchange, attempt, needs_other=False, is_refused=True)
         is_refused = isinstance(error, StreamRefused)
         return _has_another_try(exchange, attempt, needs_other=False, is_refused=is_refused)
     if (
@@ -54,16 +56,23 @@ def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -
     return isinstance(error, ConnectionBroken) and may_repeat(exchange, attempt, needs_other=False)
 
 
+def refuses_again(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -> bool:
+    """Return whether an endpoint has refused the request unprocessed that has failed there before."""
+    return isinstance(error, StreamRefused) and attempt.assignment.state.id in exchange.tried
+
+
 def may_repeat(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
     is_repeatable = exchange.rules.is_repeatable(exchange)
     return is_repeatable and take_another_try(exchange, attempt, needs_other=needs_other)
 
 
-def take_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
+def take_another_try(
+    exchange: ExchangeState, attempt: Attempt, *, needs_other: bool, is_refused: bool = False
+) -> bool:
     """Return whether another attempt is possible and within the retry budget, which it is then charged to."""
     cluster = exchange.cluster
-    has_another_try = _has_another_try(exchange, attempt, needs_other=needs_other)
+    has_another_try = _has_another_try(exchange, attempt, needs_other=needs_other, is_refused=is_refused)
     return has_another_try and cluster.retries.budget.take(cluster.counts.requests, cluster.now())
 
 

@@ -21,13 +21,12 @@ from balancer.errors import (
     ForwardingError,
     RequestOverdue,
     ResponseTimeout,
-    StreamRefused,
     Unserved,
     UpstreamError,
 )
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import LARGE_BODY
-from balancer.exchange.call_rules import HTTP, RpcRules, may_repeat, may_retry
+from balancer.exchange.call_rules import HTTP, RpcRules, may_repeat, may_retry, refuses_again
 from balancer.exchange.exchange_state import (
     FREE_BODY,
     LARGE_HEAD,
@@ -340,7 +339,7 @@ class Exchange(ExchangeState):
 
     def attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         attempt.discard_buffered()
-        is_again = isinstance(error, StreamRefused) and attempt.assignment.state.id in self.tried
+        is_again = refuses_again(self, attempt, error)
         attempt.end(OutcomeKind.BUSY if is_again else error.outcome, error)
         if error.needs_own:
             self.needs_own = True

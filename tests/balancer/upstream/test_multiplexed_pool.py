@@ -211,6 +211,15 @@ async def test_request_that_an_endpoint_refuses_again_pauses(stage: Stage) -> No
     assert stage.outcomes() == {"reset": 1, "busy": 2}  # of the first worker
 
 
+async def test_budget_bounds_how_often_an_endpoint_that_refuses_is_asked_again(stage: Stage) -> None:
+    """Beyond the first repetition, which gRPC makes, too (gRFC A6)."""
+    plays = await serve_plays(stage, refuse, retries=5, retry={"share": 0.0, "per_second": 0.2})
+    for attempts in (4, 2):
+        plays.clear()
+        assert fault_of(await stage.ask(post(b"x")))[:2] == (502, "stream_refused")
+        assert len(plays) == attempts
+
+
 async def test_client_that_leaves_during_the_pause_causes_no_further_attempt(stage: Stage) -> None:
     plays = await serve_plays(stage, refuse)
     client = await stage.sending(post(b"x"))
