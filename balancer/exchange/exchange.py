@@ -127,8 +127,12 @@ class Exchange(ExchangeState):
             self._started_at = self.cluster.now()
             if receive_whole(self):
                 return
-        elif self.body_buffer is not None and (self.body_buffer.is_chunked or self.body_buffer.size > LARGE):
-            came_whole(self, self.body_buffer)
+        elif (
+            (body := self.body_buffer) is not None
+            and (rules := self.cluster.buffering) is not None
+            and (body.is_chunked or body.size > LARGE)
+        ):
+            came_whole(self, body, rules)
         self.attempt()
 
     def request_body(self, data: bytes) -> None:

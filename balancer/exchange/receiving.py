@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, cast
 
+from balancer.config.schema.limits import BufferingLimits
 from balancer.exchange.buffering import LARGE_BODY, KeptBody
 from balancer.exchange.exchange_state import ExchangeState, State
 from balancer.http.h1.fields import CHUNKED_LINE, without
@@ -52,10 +53,9 @@ def receive(exchange: ExchangeState, most: int) -> bool:
     return True
 
 
-def came_whole(exchange: ExchangeState, body: RequestBody) -> None:
+def came_whole(exchange: ExchangeState, body: RequestBody, buffering: BufferingLimits) -> None:
     """State the length of a body that came in one read; charge it if it is large and may be kept for a retry."""
-    buffering = exchange.cluster.buffering
-    if buffering is None or body.size > buffering.request:
+    if body.size > buffering.request:
         return
     _state_length(exchange, body)
     if body.size > LARGE_BODY and body.may_be_sent_twice:
