@@ -108,8 +108,8 @@ def default_in_words(option: Parameter) -> str:
     """Description such as `2 by default`; a policy by its name."""
     if option.default is option.empty:
         return "needed"
-    names = {factory: name for name, factory in registry.TABLE.items()}
-    return f"{names[option.default] if option.default in names else repr(option.default)} by default"
+    names = (name for name, factory in registry.TABLE.items() if factory is option.default)
+    return f"{next(names, repr(option.default))} by default"
 
 
 def show_scenario(scenario: Scenario, console: Console) -> None:
