@@ -40,7 +40,7 @@ from policies.algorithms.reported_load import ReportedLoadRoundRobin
 from policies.algorithms.ring_hash import RingHash
 from policies.algorithms.round_robin import RoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
-from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
+from policies.errors import BadPolicyOption, BrokenPolicy, PoliciesError, UnknownPolicy
 from policies.inference.cache_aware import CacheAware
 from policies.inference.dynamo import Dynamo
 from policies.inference.llm_d import LlmD
@@ -135,12 +135,12 @@ def describe() -> dict[str, str]:
 
 
 def broken() -> dict[str, str]:
-    """Return name -> error of the plug-ins that cannot be loaded."""
+    """Return name -> error of the plug-ins that cannot be made without options."""
     errors = {}
     for name in _plugins():
         try:
-            options_of(find(name))
-        except BrokenPolicy as error:
+            make(name, {}, Random(0), name)
+        except PoliciesError as error:
             errors[name] = str(error)
     return errors
 

@@ -225,11 +225,14 @@ def test_entry_point_cannot_replace_a_policy_of_the_table(publish: Publish) -> N
 
 def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
     """In a listing too; other policies still work."""
-    publish("import nothing_of_that_name", "broken = elsewhere:Gone\nmodule = importlib")
+    publish(
+        "class Needs:\n def __init__(self, *, k: int): ...\n def pick(self, facts, available, now): ...",
+        "broken = nothing_of_that_name:Gone\nmodule = importlib\nneeds = elsewhere:Needs",
+    )
     with pytest.raises(BrokenPolicy, match=r"its options cannot be read: <module 'importlib' .*not a callable"):
         make("module", {}, Random(1))
-    assert "module" in registry.broken()
-    with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(elsewhere:Gone\) cannot be loaded"):
+    assert registry.broken()["needs"] == "needs.k: 'needs' needs it"
+    with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(nothing_of_that_name:Gone\) cannot be loaded"):
         make("broken", {}, Random(1))
     assert "cannot be loaded" in describe()["broken"] == registry.broken()["broken"]
     assert every_policy(EVERYTHING) == sorted(registry.TABLE)
@@ -238,6 +241,6 @@ def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
     )
     assert (
         ran.exit_code,
-        ran.output.count("Left out: policy 'broken' (elsewhere:Gone) cannot be loaded"),
+        ran.output.count("Left out: policy 'broken' (nothing_of_that_name:Gone) cannot be loaded"),
     ) == (0, 1)
     assert make("random", {}, Random(1))
