@@ -191,7 +191,7 @@ class ControlPlane:
         self.load_probes.apply(config.settings.load_probes)
         router.apply_health(config.settings.health())
         router.apply_concurrency(config.settings.concurrency.rules())
-        self.recording.apply(config.settings.record)
+        self.recording.apply(config.settings.record, (config.settings.key, config.settings.sticky))
         self.cluster.explaining = self.explanations.apply(config.settings.explain)
         self._update_prompts()
         self.stickiness = config.stickiness
