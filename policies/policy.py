@@ -34,7 +34,7 @@ class Policy(Protocol):
 
     - `assigned(state, facts, now)` when a request has been counted in at `state`, picked by the policy or its fallback;
     - `first_token(state, prompt, now)` when the first token of the answer has come: the prompt waits no more;
-    - `share_prompts(memory)` before the first request, where a server has several processes, which all have this memory.
+    - `share_prompts(memory)` before the first request, where a server has several processes, which all have it.
 
     Two hooks let units, which share no memory, know each other's prompts; `members` are the endpoints by their keys:
 

@@ -134,8 +134,8 @@ class Recording:
     """A merged recording. `rows` has the fields of `ROW`, shape (n,), by arrival; `at` in seconds from the first,
     `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start;
     `changes` are the later policies, each with its instant in seconds from the first arrival. `dropped` requests
-    were not recorded. `keyed`: the policy saw the keys of `rows`; 0 is none. `left_out` earlier recordings in the same files
-    do not overlap with this one.
+    were not recorded. `keyed`: the policy saw the keys of `rows`, except 0. `left_out` earlier recordings in the same
+    files do not overlap with this one.
     """
 
     rows: NDArray[Any]
@@ -254,10 +254,8 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     about = segments[-1].about
     dropped = sum(segment.dropped for segment in segments)
     known = tuple(endpoints.values())
-    changes = changes_of(segments[-1], began)
-    return Recording(
-        rows, known, began, about.policy, about.home_region, dropped, left_out, changes, bool(rows["key"].any())
-    )
+    changes, keyed = changes_of(segments[-1], began), bool(rows["key"].any())
+    return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out, changes, keyed)
 
 
 def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, Any]], ...]:

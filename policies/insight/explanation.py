@@ -112,7 +112,7 @@ TOO_SLOW: Final = "fallback-too-slow"
 """Reason: the policy exceeded its time budget. The fallback's reasons follow."""
 
 OTHER: Final = "other"
-"""Reason: only counted, for reasons beyond the first 100 different ones, as of a policy that writes a number into them."""
+"""Reason: only counted, for those beyond the first 100 different ones, as of a policy that writes numbers into them."""
 
 MOST_REASONS: Final = 100
 """Different reasons that are counted each."""

@@ -229,7 +229,9 @@ def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
         "class Needs:\n def __init__(self, *, k: int): ...\n def pick(self, facts, available, now): ...",
         "broken = nothing_of_that_name:Gone\nmodule = importlib\nneeds = elsewhere:Needs",
     )
-    with pytest.raises(BrokenPolicy, match=r"its options cannot be read: <module 'importlib' .*not a callable"):
+    with pytest.raises(
+        BrokenPolicy, match=r"its options cannot be read: <module 'importlib' .*not a callable"
+    ):
         make("module", {}, Random(1))
     assert registry.broken()["needs"] == "needs.k: 'needs' needs it"
     with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(nothing_of_that_name:Gone\) cannot be loaded"):
