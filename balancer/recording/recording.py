@@ -66,9 +66,9 @@ class ClusterRecording:
         """
         old, self._config = self._config, config
         ends = config != old and (old.enabled or config.path != old.path)
-        has_other_key, self._key = key != self._key, key
-        continues = self.is_on and has_other_key and not ends
-        if ends or has_other_key:
+        continues = self.is_on and key != self._key and not ends
+        self._key = key
+        if ends or continues:
             self.stop()
         if (config.enabled or continues) and not self.is_on:
             try:
@@ -88,9 +88,8 @@ class ClusterRecording:
         key_of = partial(_key_of, self._control_plane.cluster.key_of)
         before: Thread | None = self.recorder.thread if self.recorder is not None else None
         self._begun += 1
-        salt = b"%b%d" % (SALT, self._begun)
-        if config.salt is not None:
-            salt = config.salt.get_secret_value().encode()
+        own = config.salt
+        salt = own.get_secret_value().encode() if own is not None else b"%b%d" % (SALT, self._begun)
         self.recorder = Recorder(
             config.path,
             RecordingMetadata(now, wall_offset(self._clock), self._facts(), self._connect_of, key_of),

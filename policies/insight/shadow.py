@@ -63,10 +63,9 @@ class Shadow:
                 state = self.policy.pick(facts, available, now)
             except Overloaded:
                 return REJECTED
-            is_of_router = state.latency_prior is live.latency_prior
-            if not (state.is_selectable and is_of_router and (not facts.tried or state in available)):
-                raise BrokenPolicy(f"picked {shown(state)}, which was not on offer")
-            return state.id
+            if state.is_selectable and (not facts.tried or state in available):
+                return state.id
+            raise BrokenPolicy(f"picked {shown(state)}, which was not on offer")
 
         name: str | None = self.call(pick)
         if name is not None:

@@ -87,6 +87,8 @@ class Mine:
     assert text.splitlines()[0].endswith("mine.py:Mine: Mine alone.")
     done = run_in_process(cli, "experiments", "show", "no.such:Class")
     assert (done.returncode, done.stderr) == (2, "experiments: no module 'no' is installed\n")
+    done = run_in_process(cli, "experiments", "show", "results/12:30")
+    assert done.stderr.startswith("experiments: results/12:30: no such scenario, policy, results directory")
 
 
 def test_name_below_results_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,9 +170,7 @@ class PolicySpec(PlainPolicy):
 
     @cached_property
     def identities(self) -> list[Any]:
-        """What makes each policy of `parts` itself: its place, name and options, the versions of its files. Known from
-        when it was made, as a plug-in may be gone when it is replaced.
-        """
+        """What made each policy of `parts` itself: its place, name and options, the versions of its files."""
         library = self.library
         return [
             (
