@@ -106,7 +106,7 @@ def _merged(name: str, values: list[Any]) -> Any:
     if not values:
         return None
     first = values[0]
-    if name in NAMED_COUNTS and isinstance(first, dict) and all(isinstance(one, int) for one in first.values()):
+    if name in NAMED_COUNTS and isinstance(first, dict) and {*map(type, first.values())} <= {int}:
         return dict(sum(map(Counter, values), Counter()))
     if name in LISTED:
         return ", ".join(dict.fromkeys(values)) if name == "version" else max(values)
