@@ -30,10 +30,11 @@ class Policy(Protocol):
       is then sent to a second one as well, within the hedging budget, so that a trial costs its client nothing.
 
     An attribute `reads_prompts` of the class, if true, asks for `facts.prompt` of requests for inference, which is None
-    for a body that is none. Two more hooks then account for its tokens, and `outcome` has `prompt` and `answer`:
+    for a body that is none. More hooks then account for its tokens, and `outcome` has `prompt` and `answer`:
 
     - `assigned(state, facts, now)` when a request has been counted in at `state`, picked by the policy or its fallback;
-    - `first_token(state, prompt, now)` when the first token of the answer has come: the prompt waits no more.
+    - `first_token(state, prompt, now)` when the first token of the answer has come: the prompt waits no more;
+    - `share_prompts(memory)` before the first request, where a server has several processes, which all have it.
 
     Two hooks let units, which share no memory, know each other's prompts; `members` are the endpoints by their keys:
 

@@ -40,7 +40,7 @@ from policies.algorithms.reported_load import ReportedLoadRoundRobin
 from policies.algorithms.ring_hash import RingHash
 from policies.algorithms.round_robin import RoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
-from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
+from policies.errors import BadPolicyOption, BrokenPolicy, PoliciesError, UnknownPolicy
 from policies.inference.cache_aware import CacheAware
 from policies.inference.dynamo import Dynamo
 from policies.inference.llm_d import LlmD
@@ -135,12 +135,12 @@ def describe() -> dict[str, str]:
 
 
 def broken() -> dict[str, str]:
-    """Return name -> error of the plug-ins that cannot be loaded."""
+    """Return name -> error of the plug-ins that cannot be made without options."""
     errors = {}
     for name in _plugins():
         try:
-            find(name)
-        except BrokenPolicy as error:
+            make(name, {}, Random(0), name)
+        except PoliciesError as error:
             errors[name] = str(error)
     return errors
 
@@ -261,17 +261,17 @@ Options = dict[str, tuple[inspect.Parameter, list[Any]]]
 def _options(factory: Factory) -> Options:
     """Read the options of a factory. Other parameters may be annotated by what is imported for type checkers alone."""
     made = factory.__init__ if inspect.isclass(factory) else factory
-    own = {p.name: p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    hints = {name: hint for name, hint in getattr(made, "__annotations__", {}).items() if name in own}
     names = {each.__name__: each for each in getattr(factory, "__type_params__", ())}
-    known = getattr(inspect.unwrap(made), "__globals__", {})
     try:
+        own = {p.name: p for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        hints = {name: hint for name, hint in getattr(made, "__annotations__", {}).items() if name in own}
+        known = getattr(inspect.unwrap(made), "__globals__", {})
         hints = get_type_hints(SimpleNamespace(__annotations__=hints), known, names, include_extras=True)
         read = {name: _type_of(hints.get(name, Any)) for name in own}
-    except Exception as fault:  # an annotation that names nothing
+    except Exception as fault:  # an annotation that names nothing; no signature; a module
         code = getattr(made, "__code__", None)
         place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
-        raise BrokenPolicy(f"{place}the annotations of its options cannot be read: {fault}") from None
+        raise BrokenPolicy(f"{place}its options cannot be read: {fault}") from None
     return {name: (own[name].replace(annotation=kind), stated) for name, (kind, stated) in read.items()}
 
 
@@ -284,7 +284,10 @@ def _type_of(hint: Any) -> tuple[Any, list[Any]]:
         return kind, [*stated, *hint.__metadata__]
     is_union = isinstance(hint, UnionType) or get_origin(hint) is Union
     others = [one for one in get_args(hint) if one is not NoneType] if is_union else []
-    return _type_of(others[0]) if len(others) == 1 else (hint, [])
+    if len(others) != 1:
+        return hint, []
+    kind, stated = _type_of(others[0])
+    return kind, [*stated, NoneType]
 
 
 _options_of_built_in = cache(_options)
@@ -326,7 +329,7 @@ def _argument(
     option: str, parameter: inspect.Parameter, stated: list[Any], value: Any, library: Library
 ) -> Any:
     annotation = parameter.annotation
-    if value is None and parameter.default is None:
+    if value is None and (parameter.default is None or NoneType in stated):
         return None
     if annotation == PolicyMaker:
         from_spec(value, Random(0), option, library)  # report errors in the inner policy's options now
@@ -337,7 +340,7 @@ def _argument(
     ):
         raise BadPolicyOption(option, f"must be {called}, got {value!r:.60}")
     if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also rejects NaN
-        raise BadPolicyOption(option, f"must be {called} from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
+        raise BadPolicyOption(option, f"must be from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
     choices = get_args(annotation) if get_origin(annotation) is Literal else (value,)
     if value not in choices:
         raise BadPolicyOption(option, f"must be one of {', '.join(map(str, choices))}, got {value!r:.60}")

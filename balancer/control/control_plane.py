@@ -191,7 +191,7 @@ class ControlPlane:
         self.load_probes.apply(config.settings.load_probes)
         router.apply_health(config.settings.health())
         router.apply_concurrency(config.settings.concurrency.rules())
-        self.recording.apply(config.settings.record)
+        self.recording.apply(config.settings.record, (config.settings.key, config.settings.sticky))
         self.cluster.explaining = self.explanations.apply(config.settings.explain)
         self._update_prompts()
         self.stickiness = config.stickiness
@@ -232,9 +232,9 @@ class ControlPlane:
         self._share_prompts()
 
     def _share_prompts(self) -> None:
-        share = getattr(plain(self._inner)[0], "share", None)
-        if self._prompt_memory is not None and callable(share):
-            share(self._prompt_memory)
+        share = getattr(plain(self._inner)[0], "share_prompts", None)
+        if self._prompt_memory is not None and share is not None:
+            self.cluster.router.active.call(share, self._prompt_memory)
 
     def _update_prompts(self) -> None:
         """Read prompts while the policy does, or their answers are to be; what was counted stays."""

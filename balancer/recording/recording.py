@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from threading import Thread
 from typing import Any, Final, Protocol
@@ -17,7 +18,7 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.sections import RecordConfig
 from balancer.errors import CommandRefused, LogFailed
 from balancer.http.h1.request_fields import RequestFields
-from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_head import KeyOf, Request
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
@@ -25,6 +26,9 @@ from balancer.recording.recorder import RecordCounts, Recorder, RecordingMetadat
 from policies.clock import Clock
 
 NONE: Final = RecordConfig()
+
+SALT: Final = secrets.token_bytes(16)
+"""Salt of all recordings without one of their own, with their number. Processes, which are forked, have the same."""
 
 
 class RecordedCluster(Protocol):
@@ -44,6 +48,8 @@ class ClusterRecording:
         self._control_plane = control_plane
         self._clock = clock
         self._config = NONE
+        self._key: object = None
+        self._begun = 0
         self._until = inf
         self.recorder: Recorder | None = None
 
@@ -52,17 +58,21 @@ class ClusterRecording:
         """Whether requests are recorded now."""
         return self._control_plane.recorder is not None
 
-    def apply(self, config: RecordConfig) -> None:
-        """Apply a configuration. A recording started by an admin request continues, unless the path has changed.
+    def apply(self, config: RecordConfig, key: object = None) -> None:
+        """Apply a configuration. A recording started by an admin request continues, unless the path has changed. With
+        another `key`, the configuration of request keys, a new one continues it.
 
         Raises `LogFailed` at the start; on a reload, whose other changes are valid, the error is only reported.
         """
         old, self._config = self._config, config
-        if self.is_on and (config != old and (old.enabled or config.path != old.path)):
+        ends = config != old and (old.enabled or config.path != old.path)
+        continues = self.is_on and key != self._key and not ends
+        self._key = key
+        if ends or continues:
             self.stop()
-        if config.enabled and not self.is_on:
+        if (config.enabled or continues) and not self.is_on:
             try:
-                self.start()
+                self.start(self._until - self._control_plane.cluster.now() if continues else None)
             except LogFailed as error:
                 if old is NONE:
                     raise
@@ -75,11 +85,14 @@ class ClusterRecording:
             raise CommandRefused("record.path: is not configured, so there is nowhere to record to")
         if self.is_on:
             raise CommandRefused("a recording is under way; DELETE /-/record ends it")
+        key_of = partial(_key_of, self._control_plane.cluster.key_of)
         before: Thread | None = self.recorder.thread if self.recorder is not None else None
-        salt = config.salt.get_secret_value().encode() if config.salt is not None else secrets.token_bytes(16)
+        self._begun += 1
+        own = config.salt
+        salt = own.get_secret_value().encode() if own is not None else b"%b%d" % (SALT, self._begun)
         self.recorder = Recorder(
             config.path,
-            RecordingMetadata(now, wall_offset(self._clock), self._facts(), self._connect_of, self._key_of),
+            RecordingMetadata(now, wall_offset(self._clock), self._facts(), self._connect_of, key_of),
             salt=salt[:64],
             limit=config.limit,
             queue=config.queue,
@@ -141,9 +154,10 @@ class ClusterRecording:
         pool = self._control_plane.cluster.pools.by_id.get(endpoint_id)
         return pool.round_trip if pool is not None else 0.0
 
-    def _key_of(self, entry: Entry) -> bytes:
-        """Return the key of a request, else its client's address. Called by the recorder's thread."""
-        key_of, target = self._control_plane.cluster.key_of, entry.sent_target or entry.target
-        request = Request(entry.method, target, entry.head, entry.id, RequestFields(b""), entry.head)
-        key = None if key_of is None else key_of(request, entry.client)
-        return forwarded_for(entry).partition(b",")[0].strip() if key is None else key.encode("latin-1")
+
+def _key_of(key_of: KeyOf | None, entry: Entry) -> bytes:
+    """Return the key of a request, else its client's address. Called by the recorder's thread."""
+    target = entry.sent_target or entry.target
+    request = Request(entry.method, target, entry.head, entry.id, RequestFields(b""), entry.head)
+    key = None if key_of is None else key_of(request, entry.client)
+    return forwarded_for(entry).partition(b",")[0].strip() if key is None else key.encode("latin-1")

@@ -20,6 +20,7 @@ from experiments.scenario.scenario import Region, Scenario
 from experiments.scenario.supported import complaints
 from policies import registry
 from policies.errors import PoliciesError
+from policies.loading.reference import FILE, MODULE
 
 EPILOG = """\b
 Examples:
@@ -51,7 +52,8 @@ def show(what: str | None, grid: str | None, measure: str | None) -> None:
     if not path.exists() and below.exists():
         path = below
     names_scenario = what is not None and is_scenario(what) and not (is_drawn(what) and path.exists())
-    names_policy = not names_scenario and not path.exists() and (what in registry.known() or ":" in str(what))
+    is_name = what in registry.known() or any(kind.fullmatch(str(what)) for kind in (FILE, MODULE))
+    names_policy = is_name and not names_scenario and not path.exists()
     if not (names_scenario or names_policy or path.is_dir()):
         show_catalogue(path, grid, measure, console_here())
         return
@@ -108,8 +110,8 @@ def default_in_words(option: Parameter) -> str:
     """Description such as `2 by default`; a policy by its name."""
     if option.default is option.empty:
         return "needed"
-    names = {factory: name for name, factory in registry.TABLE.items()}
-    return f"{names[option.default] if option.default in names else repr(option.default)} by default"
+    names = (name for name, factory in registry.TABLE.items() if factory is option.default)
+    return f"{next(names, repr(option.default))} by default"
 
 
 def show_scenario(scenario: Scenario, console: Console) -> None:

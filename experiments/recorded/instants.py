@@ -2,11 +2,13 @@
 seconds.
 
 Of text only the first column is read, up to a comma or a space, and one that the first line calls `key`; `#` begins a
-comment. Instants count from the first, so a recording may begin at any time of day.
+comment at the beginning of a line, behind a space or the instant. Instants count from the first, so a recording may
+begin at any time of day.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from functools import lru_cache
 from operator import itemgetter
@@ -18,6 +20,8 @@ from experiments.errors import BadInputError
 from experiments.recorded.inference_trace import is_trace, read_lines, read_trace
 from experiments.recorded.recording import Keys, is_recording, read_recording
 from experiments.run_data import Floats
+
+COMMENT = re.compile(r"(^[^\s,]*|\s)#.*")
 
 
 def recorded(path: str) -> Floats:
@@ -55,28 +59,36 @@ def spread(instants: Floats, quantum: float, rng: np.random.Generator) -> Floats
 def read_text(path: str) -> tuple[Floats, Keys]:
     """Ascending instants of a text file, and keys. Raises `BadInputError` naming the line."""
     lines = read_lines(path)
-    head = words_of(lines[0])
+    head = [word.lower() for word in cells_of(lines[0])]
     column = head.index("key") if "key" in head else 0
     found = [one for number, line in enumerate(lines, 1) for one in read(path, number, line, column)]
     if not found:
         raise BadInputError(f"load.file: {path} holds no instant")
     found.sort(key=itemgetter(0))
     instants = np.array([instant for instant, _ in found], dtype=np.float64)
-    return instants - instants[0], tuple(key for _, key in found) if column else ()
+    keys = tuple(key for _, key in found)
+    return instants - instants[0], keys if any(keys) else ()
 
 
-def words_of(line: str) -> list[str]:
-    return line.partition("#")[0].replace(",", " ").split()
+def cells_of(line: str) -> list[str]:
+    """Cells of a line: between its commas, as a spreadsheet writes them, or its words if it has none."""
+    line = COMMENT.sub(r"\1", line)
+    try:
+        cells = next(csv.reader([line], skipinitialspace=True)) if "," in line else line.split()
+    except csv.Error:
+        return [line]
+    return [cell.strip() for cell in cells] if any(cells) else []
 
 
 def read(path: str, number: int, line: str, column: int) -> list[tuple[float, str | None]]:
     """Instant and key of one line, or none if it has only a comment or, as the first line, column names. That line may
     begin with a byte order mark."""
-    words = words_of(line.removeprefix("\ufeff" * (number == 1)))
+    cells = cells_of(line.removeprefix("\ufeff" * (number == 1)))
+    words = cells[0].split() or [""] if cells else []
     try:
         found = [float(words[0])] if words else []
     except ValueError:
         found = [] if number == 1 and re.match(r'"?[^\W\d]', words[0]) else [np.nan]
     if found and not np.isfinite(found[0]):
         raise BadInputError(f"load.file: {path}, line {number}: {words[0][:40]!r} is no number of seconds")
-    return [(instant, words[column] if 0 < column < len(words) else None) for instant in found]
+    return [(instant, (cells[column] or None) if 0 < column < len(cells) else None) for instant in found]

@@ -134,8 +134,8 @@ class Recording:
     """A merged recording. `rows` has the fields of `ROW`, shape (n,), by arrival; `at` in seconds from the first,
     `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start;
     `changes` are the later policies, each with its instant in seconds from the first arrival. `dropped` requests
-    were not recorded. `keyed`: the policy saw the keys of `rows`. `left_out` earlier recordings in the same files
-    do not overlap with this one.
+    were not recorded. `keyed`: the policy saw the keys of `rows`, except 0. `left_out` earlier recordings in the same
+    files do not overlap with this one.
     """
 
     rows: NDArray[Any]
@@ -165,7 +165,7 @@ class Recording:
     def keys(self) -> Keys:
         """Key of each request, hashed; empty if the policy saw none, as in other proxies' logs."""
         numbers = self.rows["key"].tolist() if self.keyed else []
-        names = {number: f"{number:x}" for number in {*numbers}}
+        names = {number: f"{number:x}" for number in {*numbers} - {0}}
         return tuple(map(names.get, numbers))
 
     @property
@@ -243,6 +243,7 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
         for name in WIDE_ROW.names or ():
             wide[name] = numbers[rows[name]] if name == "endpoint" else rows[name]
         wide["at"] += segment.about.began
+        wide["key"] *= segment.about.keyed
         parts.append(wide[wide["end"] != TUNNEL])
     rows = np.concatenate(parts)
     if not len(rows):
@@ -253,10 +254,8 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     about = segments[-1].about
     dropped = sum(segment.dropped for segment in segments)
     known = tuple(endpoints.values())
-    changes = changes_of(segments[-1], began)
-    return Recording(
-        rows, known, began, about.policy, about.home_region, dropped, left_out, changes, about.keyed
-    )
+    changes, keyed = changes_of(segments[-1], began), bool(rows["key"].any())
+    return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out, changes, keyed)
 
 
 def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, Any]], ...]:

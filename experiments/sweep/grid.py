@@ -99,8 +99,8 @@ Competitor = Annotated[
 
 
 def every_policy(value: object) -> object:
-    """Expand `policies = "all"` to what can be loaded, and label classes of one name in different files by these, as
-    `run` does."""
+    """Expand `policies = "all"` to what can be made without options, and label classes of one name in different files
+    by these, as `run` does."""
     if not isinstance(value, list | tuple):
         return sorted({*registry.known()} - registry.broken().keys()) if value == EVERYTHING else value
     names = dict.fromkeys(one for one in value if isinstance(one, str))

@@ -45,7 +45,7 @@ class InferenceRule:
         self.report_prompts, self.hear_prompts = units.report, units.hear
         self.members_changed = accounts.members_changed
         self.tick = accounts.tick
-        self.share = accounts.share
+        self.share_prompts = accounts.share
 
     def assigned(self, state: EndpointState, facts: RequestFacts, now: float) -> None:
         """Count a prompt in."""

@@ -17,7 +17,7 @@ from math import inf, isfinite, isnan
 from typing import Any, Final, NamedTuple
 
 from policies.endpoint.state import EndpointState
-from policies.facts import RequestFacts
+from policies.facts import Endpoint, RequestFacts
 from policies.stats.latency import FORGET_AFTER
 
 Parts = Mapping[str, float]
@@ -111,7 +111,13 @@ NOT_SELECTABLE: Final = "fallback-not-on-offer"
 TOO_SLOW: Final = "fallback-too-slow"
 """Reason: the policy exceeded its time budget. The fallback's reasons follow."""
 
-Candidate = EndpointState | str
+OTHER: Final = "other"
+"""Reason: only counted, for those beyond the first 100 different ones, as of a policy that writes numbers into them."""
+
+MOST_REASONS: Final = 100
+"""Different reasons that are counted each."""
+
+Candidate = EndpointState | Endpoint | str
 """An endpoint, or the name of a region."""
 
 
@@ -216,8 +222,8 @@ class Trace:
     """Records the notes of the router and its policies while explanations are on.
 
     `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
-    has the number of notes per reason; a pick may have several, so they add up to more than `picks`. Counts that are
-    given go on.
+    has the number of notes per reason, for at most `MOST_REASONS` and `OTHER`; a pick may have several, so they add up
+    to more than `picks`. Counts that are given go on.
     """
 
     def __init__(self, keep: int = 1, counts: Counter[str] | None = None) -> None:
@@ -246,7 +252,8 @@ class Trace:
         step = Step(reason, tuple(candidates), tuple(map(float, scores)), copied)
         if not (isinstance(reason, str) and all(isinstance(each, Candidate) for each in step.candidates)):
             raise TypeError("a note takes a text as its reason, and endpoints or regions as candidates")
-        self.counts[reason] += 1
+        reason.encode()  # raises for half a surrogate pair
+        self.counts[reason if reason in self.counts or len(self.counts) < MOST_REASONS else OTHER] += 1
         if self.last is not None:
             self.last.steps.append(step)
 

@@ -15,13 +15,17 @@ from typing import Any, Final
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.errors import raised
+from policies.errors import BrokenPolicy, Overloaded, raised, shown
 from policies.facts import RequestFacts
 from policies.insight.explanation import WrappingPolicy, combine_hooks
 from policies.policy import Policy
 
 FAULT_LIMIT = 100
 """Faults after which a shadow is no longer called: it would cost time and give no information."""
+
+
+REJECTED: Final = "(rejected)"
+"""Counted in place of an endpoint where a shadow would have rejected the request."""
 
 
 class Shadow:
@@ -53,7 +57,17 @@ class Shadow:
 
     def see(self, live: EndpointState, facts: RequestFacts, available: Available, now: float) -> None:
         """Let the shadow pick for a request for which the live policy has picked `live`."""
-        name: str | None = self.call(lambda: self.policy.pick(facts, available, now).id)
+
+        def pick() -> str:
+            try:
+                state = self.policy.pick(facts, available, now)
+            except Overloaded:
+                return REJECTED
+            if state.is_selectable and (not facts.tried or state in available):
+                return state.id
+            raise BrokenPolicy(f"picked {shown(state)}, which was not on offer")
+
+        name: str | None = self.call(pick)
         if name is not None:
             self.seen += 1
             self.agreed += name == live.id

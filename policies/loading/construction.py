@@ -49,6 +49,7 @@ METHODS = {
     "probes": ("now",),
     "observe_probe": ("state", "load", "latency", "now"),
     "doubts": ("state",),
+    "share_prompts": ("memory",),
 }
 """Methods of a policy with their arguments; only `pick` is required."""
 

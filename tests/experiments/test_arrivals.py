@@ -136,6 +136,28 @@ def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
     assert longer.keys == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("instant,key\n1,acme#1\n2,acme#2 # seen\n3# none\n", ("acme#1", "acme#2", None)),
+        ("instant,bytes,key\n1,,a\n2,7,\n,,\n", ("a", None)),
+        ('"Instant","region, name","Key"\n"1","us, west","b c"\n', ("b c",)),
+        ("time key more\n1 a x\n2 b#1\n", ("a", "b#1")),
+        ("instant,key\n1\n2,\n", ()),
+        ('instant,key\n1,"' + "a" * 140_000 + "\n2,b", None),
+    ],
+)
+def test_key_of_text_is_in_its_column(tmp_path: Path, text: str, keys: tuple[str | None, ...] | None) -> None:
+    """Also behind an empty cell; a `#` in it is part of it."""
+    file = tmp_path / "arrivals.csv"
+    file.write_text(text, encoding="utf-8")
+    if keys is None:
+        with pytest.raises(BadInputError, match=r"line 2: '1,\"aaa.* is no number of seconds"):
+            requests_in(str(file))
+    else:
+        assert requests_in(str(file))[1] == keys
+
+
 def test_a_ramp_may_begin_and_end_at_no_request() -> None:
     """A quarter of its requests come in the half of the time in which the rate is low; none in a gap."""
     up, down = Stage(rate=0.0, to=100.0, duration=40.0), Stage(rate=100.0, to=0.0, duration=40.0)

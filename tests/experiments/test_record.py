@@ -15,7 +15,7 @@ from tests.experiments.tapes import Row, Tape, served
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [Row(3.5, 1, key=9, status=503, end=7), Row(1.0, 0, queue=0.25, connect=0.5), Row(2.0, 0xFFFF)]
-    tape = Tape(rows, [("a", "emea", 0.1), ("b", "us", 0.2)], dropped=4)
+    tape = Tape(rows, [("a", "emea", 0.1), ("b", "us", 0.2)], dropped=4, about={"keyed": True})
     read = read_recording([tape.write(tmp_path / "r")])
     assert read.instants.tolist() == [0.0, 1.0, 2.5]
     assert read.rows["endpoint"].tolist() == [0, -1, 1]
@@ -31,6 +31,13 @@ def test_an_incomplete_last_block_is_ignored(tmp_path: Path) -> None:
     whole = Tape([Row(at) for at in range(10)]).data
     (tmp_path / "r").write_bytes(whole[:-60])
     assert 5 <= len(read_recording([tmp_path / "r"])) <= 10
+
+
+def test_keys_are_those_of_the_rows_that_were_placed_by_them(tmp_path: Path) -> None:
+    """Not of a process that got `[key]` by a reload a little later."""
+    early, late = Tape([Row(0), Row(2)]), Tape([Row(1.5), Row(3, key=9)], about={"keyed": True})
+    read = read_recording([early.write(tmp_path / "r.1"), late.write(tmp_path / "r.2")])
+    assert read.keys == (None, "7", None, "9")
 
 
 def test_overlapping_files_are_merged(tmp_path: Path) -> None:

@@ -76,15 +76,19 @@ def test_policy_of_a_file_is_shown(tmp_path: Path) -> None:
 from policies.options import above, between
 class Mine:
     """Mine alone."""
-    def __init__(self, *, speed: Annotated[float, "how fast", above(0), between(-1, 9)] = 1.0): ...
+    def __init__(self, *, speed: Annotated[float, "how fast", above(0), between(-1, 9)] = 1.0, of=[]): ...
     def pick(self, facts, available, now): return available[0]
 '''
     )
     text = shown(f"{tmp_path}/mine.py:Mine")
-    assert text.splitlines()[1:] == ["speed  1.0 by default; how fast; > 0 and from -1 to 9"]
+    assert text.splitlines()[1:] == [
+        "speed  1.0 by default; how fast; > 0 and from -1 to 9", "of     [] by default"
+    ]  # fmt: skip
     assert text.splitlines()[0].endswith("mine.py:Mine: Mine alone.")
     done = run_in_process(cli, "experiments", "show", "no.such:Class")
     assert (done.returncode, done.stderr) == (2, "experiments: no module 'no' is installed\n")
+    done = run_in_process(cli, "experiments", "show", "results/12:30")
+    assert done.stderr.startswith("experiments: results/12:30: no such scenario, policy, results directory")
 
 
 def test_name_below_results_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from policies.algorithms.round_robin import RoundRobin
 from policies.contract import ManualClock
 from policies.endpoint.available import Available, AvailableByRegion
 from policies.endpoint.state import EndpointState
+from policies.errors import Overloaded
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.insight.canary import Canary
 from policies.insight.explanation import Trace
@@ -59,6 +60,23 @@ class Broken(Fixed):
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         raise ValueError("no")
+
+
+class Rejecting(Fixed):
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        raise Overloaded
+
+
+class Keeping(Fixed):
+    """Picks the same endpoint, on offer or not."""
+
+    states: Sequence[EndpointState]
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self.states[self.number]
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        self.states = states
 
 
 def router(policy: Any) -> Router:
@@ -174,6 +192,26 @@ def test_shadow_agreement_and_skew() -> None:
     assert blind.ratios["by_chance"] == pytest.approx(0.25, abs=0.02)
     assert blind.ratios["skew"] < 0.05
     assert same.ratios["skew"] == pytest.approx(0.75, abs=0.03)  # all of it to one of four
+
+
+@pytest.mark.parametrize("tried", [frozenset(), frozenset({"w3"})])
+def test_shadow_that_picks_what_is_not_on_offer_has_a_fault(tried: frozenset[str]) -> None:
+    """An endpoint that cannot be selected, or that this request has tried."""
+    shadow = Shadow("b", Keeping(3))
+    routes = router(Shadowed(Fixed(0), [shadow]))
+    if not tried:
+        routes.states[3].is_selectable = False
+    routes.route(RequestFacts(tried=tried))
+    assert (shadow.seen, shadow.faults, dict(shadow.picks)) == (0, 1, {})
+    assert "which was not on offer" in str(shadow.last_fault)
+
+
+def test_shadow_that_rejects_has_no_fault() -> None:
+    """Its rejections are counted among its picks."""
+    shadow = Shadow("b", Rejecting(0))
+    serve(router(Shadowed(Fixed(0), [shadow])), 2 * FAULT_LIMIT)
+    assert (shadow.seen, shadow.faults, shadow.agreed) == (2 * FAULT_LIMIT, 0, 0)
+    assert (dict(shadow.picks), shadow.ratios["skew"]) == ({"(rejected)": 2 * FAULT_LIMIT}, 1.0)
 
 
 def test_shadow_does_not_change_a_seeded_run() -> None:

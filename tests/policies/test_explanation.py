@@ -13,6 +13,7 @@ from policies import Available, Endpoint, EndpointState, RequestFacts, Router, T
 from policies.contract import REGION, ManualClock, Trial, endpoints
 from policies.endpoint.ejection import EjectionRules
 from policies.facts import OutcomeKind
+from policies.insight.explanation import MOST_REASONS, OTHER
 from policies.routing.affinity import ByRendezvous, Sticky
 from tests.policies.pools import Pool, mark_unhealthy
 from tests.support.expected_policies import EXPECTED
@@ -255,6 +256,16 @@ def test_explanation_as_text_and_as_json() -> None:
     odd = {"reason": "odd", "candidates": [{"id": "emea", "score": None}, {"id": "us", "score": None}]}
     assert shown["steps"][1] == odd
     assert str(trace.last).endswith("odd(emea=inf us) -> " + names[0])
+
+
+def test_reasons_that_are_counted_are_bounded() -> None:
+    """Of a policy that writes a number into them; those that are known by then are counted on."""
+    trace = Trace()
+    for number in range(2 * MOST_REASONS):
+        trace.note(f"queue-{number}", [Endpoint("a", "http://a", REGION)])
+        trace.note("known")
+    assert len(trace.counts) == MOST_REASONS + 1
+    assert (trace.counts[OTHER], trace.counts["known"]) == (MOST_REASONS + 1, 2 * MOST_REASONS)
 
 
 def test_trace_keeps_the_latest_explanations() -> None:

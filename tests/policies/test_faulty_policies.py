@@ -178,6 +178,7 @@ class Noting(RandomChoice):
 
 WRONG: dict[str, Callable[[Any, Available], object]] = {
     "reason": lambda trace, states: trace.note(("a", 1), states),
+    "no UTF-8": lambda trace, states: trace.note("\udce9", states),
     "no reason": lambda trace, states: trace.note(None),
     "number": lambda trace, states: trace.note("mine", range(2), [1, 2]),
     "nothing": lambda trace, states: trace.note("mine", None),

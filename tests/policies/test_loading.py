@@ -285,8 +285,9 @@ INIT = LAST + "\n    def __init__(self"
         (INIT + "):\n        exit(0)\n", "Last() failed: {file}:12: SystemExit: 0"),
         (
             "from __future__ import annotations\n" + INIT + ", rng: Random, *, k: Flaot = 1.0): ...\n",
-            "{file}:12: the annotations of its options cannot be read: name 'Flaot' is not defined",
+            "{file}:12: its options cannot be read: name 'Flaot' is not defined",
         ),
+        ("class Last(dict):\n  def pick(self): ...\n", "its options cannot be read: no signature found"),
     ],
 )
 def test_mistake_in_a_file_gives_one_line_with_its_place(here: Path, text: str, message: str) -> None:

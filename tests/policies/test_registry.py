@@ -143,10 +143,10 @@ class Alias:
 class Each:
     def __init__(
         self, rng: Random, word: str = "", *, mode: Literal["a", 2] = "a", bound: float | None = None,
-        inner: PolicyMaker | None = None, both: Annotated[int, above(0), between(-5, 10)] = 1,
+        inner: PolicyMaker | None = None, both: Annotated[int, above(0), between(-5, 10)] = 1, limit: int | None = 5,
         seconds: Optional[Seconds] = None, named: Alias = 1.0, table: Any = None,
     ):
-        self.inner, self.table = inner, table
+        self.inner, self.table, self.limit = inner, table, limit
     def pick(self, facts, available, now): return available[0]
 class Named:
     def __init__(self, *, name: str = ""): ...
@@ -163,8 +163,10 @@ ALLOWED = "must be text, numbers, true or false, or lists and tables of these, g
         ({"inner": 3}, "policy.inner: must be the name of a policy, or a table with a name and options"),
         ({"both": 0}, "policy.both: must be > 0, got 0"),
         ({"both": 11}, "policy.both: must be from -5 to 10, got 11"),
+        ({"table": 1e10}, "policy.table: must be from -1e+09 to 1e+09, got 1"),
         ({"seconds": -1.0}, "policy.seconds: must be > 0, got -1.0"),
         ({"named": -1.0}, "policy.named: must be > 0, got -1.0"),
+        ({"named": None}, "policy.named: must be a number, got None"),
         ({"table": time(7, 30)}, f"policy.table: {ALLOWED}datetime.time(7, 30)"),
         ({"table": {"days": [date(2026, 1, 1)]}}, f"policy.table: {ALLOWED}{{'days': [datetime.date"),
         ({"word": "x"}, "table; options follow a * in its constructor"),
@@ -182,7 +184,8 @@ def test_optional_policy_is_made_or_none(publish: Publish) -> None:
     publish(OPTIONS, "each = elsewhere:Each")
     found: Any = make("each", {"inner": "least-in-flight", "bound": None, "mode": 2}, Random(1))
     assert isinstance(found.inner(Random(1)), LeastInFlight)
-    assert make("each", {"inner": None}, Random(1)).inner is None  # type: ignore[attr-defined]
+    none: Any = make("each", {"inner": None, "limit": None}, Random(1))
+    assert (none.inner, none.limit) == (None, None)  # whatever the default
     with pytest.raises(UnknownPolicy, match="'nonsense'"):
         make("each", {"inner": "nonsense"}, Random(1))
 
@@ -222,8 +225,16 @@ def test_entry_point_cannot_replace_a_policy_of_the_table(publish: Publish) -> N
 
 def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
     """In a listing too; other policies still work."""
-    publish("import nothing_of_that_name", "broken = elsewhere:Gone")
-    with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(elsewhere:Gone\) cannot be loaded"):
+    publish(
+        "class Needs:\n def __init__(self, *, k: int): ...\n def pick(self, facts, available, now): ...",
+        "broken = nothing_of_that_name:Gone\nmodule = importlib\nneeds = elsewhere:Needs",
+    )
+    with pytest.raises(
+        BrokenPolicy, match=r"its options cannot be read: <module 'importlib' .*not a callable"
+    ):
+        make("module", {}, Random(1))
+    assert registry.broken()["needs"] == "needs.k: 'needs' needs it"
+    with pytest.raises(BrokenPolicy, match=r"policy 'broken' \(nothing_of_that_name:Gone\) cannot be loaded"):
         make("broken", {}, Random(1))
     assert "cannot be loaded" in describe()["broken"] == registry.broken()["broken"]
     assert every_policy(EVERYTHING) == sorted(registry.TABLE)
@@ -232,6 +243,6 @@ def test_entry_point_that_cannot_be_loaded_is_named(publish: Publish) -> None:
     )
     assert (
         ran.exit_code,
-        ran.output.count("Left out: policy 'broken' (elsewhere:Gone) cannot be loaded"),
+        ran.output.count("Left out: policy 'broken' (nothing_of_that_name:Gone) cannot be loaded"),
     ) == (0, 1)
     assert make("random", {}, Random(1))

@@ -40,7 +40,7 @@ class Shared:
         memory = memoryview(bytearray((ENTRIES_AT + 4096) * WORD))
         self.driven, self.other = Driven("pending-tokens", 3), Driven("pending-tokens", 3)
         for number, process in enumerate((self.driven, self.other)):
-            process.policy.share(memory)
+            process.policy.share_prompts(memory)
             for state in process.router.states:
                 state.set_process(number, 2)
 

@@ -28,8 +28,12 @@ class Reader:
 
         self.memory: memoryview | None = None
 
-    def share(self, memory: memoryview) -> None:
+    def share_prompts(self, memory: memoryview) -> None:
         self.memory = memory
+
+    def share(self) -> float:
+        """Return something of its own: no hook."""
+        return 1.0
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         self.prompts.append(facts.prompt)

@@ -153,9 +153,9 @@ class PolicySpec(PlainPolicy):
         `before` are a specification and its policy. What stays the same in the same place is kept, with what it has
         learned; counts begin anew.
         """
-        kept = [] if before is None else list(zip(before[0].identities(), plain(before[1]), strict=True))
+        kept = [] if before is None else list(zip(before[0].identities, plain(before[1]), strict=True))
         policies: list[Policy] = []
-        for (place, part), identity in zip(self.parts().items(), self.identities(), strict=True):
+        for (place, part), identity in zip(self.parts().items(), self.identities, strict=True):
             own = randomness(rng) if "shadow" in place else rng
             known = [policy for other, policy in kept if other == identity]
             policies += known or [part.alone(own, dotted(place), self.library)]
@@ -168,8 +168,9 @@ class PolicySpec(PlainPolicy):
             policy = Shadowed(policy, list(map(Shadow, labels, policies[-len(labels) :])))
         return policy
 
+    @cached_property
     def identities(self) -> list[Any]:
-        """Return what makes each policy of `parts` itself: its place, name and options, the versions of its files."""
+        """What made each policy of `parts` itself: its place, name and options, the versions of its files."""
         library = self.library
         return [
             (

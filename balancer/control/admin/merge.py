@@ -7,6 +7,7 @@ object by object. Exceptions are `TRUE_IF_ANY`, `ALIKE`, `EACH`, `RATES`, `LEAST
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,6 +34,9 @@ that a discovery source names, and what other units report. A refused reload is 
 
 LISTED = frozenset({"version", "loaded"})
 """Texts that are all given if the processes differ: of a policy's file that was changed while they read it again."""
+
+NAMED_COUNTS = frozenset({"picks", "live", "reasons"})
+"""Counts by endpoint or reason, which may have any name, also one that means something here."""
 
 RATES = frozenset({"pace"})
 """Rates per second, which are summed."""
@@ -102,6 +106,8 @@ def _merged(name: str, values: list[Any]) -> Any:
     if not values:
         return None
     first = values[0]
+    if name in NAMED_COUNTS and isinstance(first, dict) and {*map(type, first.values())} <= {int}:
+        return dict(sum(map(Counter, values), Counter()))
     if name in LISTED:
         return ", ".join(dict.fromkeys(values)) if name == "version" else max(values)
     if name in ALIKE or isinstance(first, str):

@@ -71,8 +71,10 @@ def test_pooled_latencies() -> None:
     assert (both.count, summary(both)["mean"]) == (4, 2.5)
 
 
-def test_ratios_of_shadows_are_of_the_merged_counts() -> None:
-    picks = [({"a": 9, "b": 1}, {"a": 1, "b": 9}), ({"a": 25, "b": 25}, {"a": 20, "b": 30})]
+@pytest.mark.parametrize("a", ["a", "version", "done", "counts", "differs"])
+def test_ratios_of_shadows_are_of_the_merged_counts(a: str) -> None:
+    """Whatever the name of an endpoint means elsewhere."""
+    picks = [({a: 9, "b": 1}, {a: 1, "b": 9}), ({a: 25, "b": 25}, {a: 20, "b": 30})]
     shadows = []
     for (own, live), agreed in zip(picks, (2, 40), strict=True):
         shadow = Shadow("s", RandomChoice(Random(1)))
@@ -81,7 +83,7 @@ def test_ratios_of_shadows_are_of_the_merged_counts() -> None:
         shadows.append({"shadow": [shadow_status(shadow)]})
     [whole] = merged(shadows)["shadow"]
     assert (whole["seen"], whole["agreed"], whole["picks"], whole["live"]) == (
-        *(60, 42), {"a": 34, "b": 26}, {"a": 21, "b": 39},
+        *(60, 42), {a: 34, "b": 26}, {a: 21, "b": 39},
     )  # fmt: skip
     assert (whole["agreement"], whole["skew"]) == (0.7, round(13 / 60, 4))
     assert whole["by_chance"] == round((34 * 21 + 26 * 39) / 3600, 4)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib import import_module
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from balancer.config.schema.policy_spec import PolicySpec, plain
 from balancer.configuration import load
 from balancer.control.admin.merge import merged
 from balancer.control.admin.policy_routes import reload_order
+from policies import registry
+from policies.algorithms.round_robin import RoundRobin
 from tests.support.admin_requests import TOKEN, local, put_policy
 from tests.support.stage import Stage
 from tests.support.wire import get, response
@@ -267,6 +271,16 @@ async def test_reload_keeps_the_policies_that_stay_the_same(stage: Stage, here: 
     await reloaded(number=-1)
     await reloaded(number=-1, shadow=["random"])
     assert parts[4][0] is not parts[5][0] is parts[6][0]
+
+
+async def test_plug_in_that_is_gone_can_be_replaced(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a reload, which compares the new policy with the one in force and does not load that again."""
+    plug_in = SimpleNamespace(value="elsewhere:First", load=lambda: RoundRobin)
+    monkeypatch.setattr(registry, "_plugins", lambda: {"elsewhere": plug_in})
+    await stage.serve(await stage.worker(response()), policy="elsewhere")
+    plug_in.load = lambda: import_module("nothing_of_that_name")
+    await stage.reload(policy="random")
+    assert type(stage.cluster.router.policy).__name__ == "RandomChoice"
 
 
 async def test_reload_tries_a_policy_over_the_endpoints_present(stage: Stage, here: Path) -> None:

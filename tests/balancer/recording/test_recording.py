@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from balancer.config.schema.sections import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
+from balancer.recording.recording import ClusterRecording
 from tests.support.admin_requests import local
 from tests.support.log_entries import blocks, entry
 from tests.support.stage import Stage, pool_of
@@ -130,6 +132,39 @@ async def test_key_that_the_policy_sees_is_recorded(
     one, other, again = (row["key"] for row in recorded.rows())
     assert one == again != other
     assert [content["keyed"] for kind, content in recorded.blocks() if kind == "S"] == [True]
+
+
+async def test_another_key_begins_another_recording(stage: Stage, recorded: RecordedStage) -> None:
+    """In which a key means the same throughout; a request has the key by which it was routed, however late its row is
+    written. Another reload goes on with the recording."""
+    await recorded.serve(await stage.worker(response()), record={"enabled": False})
+    assert (await recorded.control(b"POST", b'{"seconds": 60}')).status == 201
+    ann, bob, record = b"X-User: ann", b"X-User: bob", {"path": str(recorded.path)}
+    for keys in ({}, {"key": {"by": "header", "name": "X-User"}}, {"key": {"by": "path"}}):
+        await stage.reload(record=record, **keys)
+        for user in (ann, bob):
+            await stage.ask(get(b"/", user))
+        stage.advance(1)
+    await stage.reload(record=record, key={"by": "path"}, retries=1)
+    assert json.loads((await recorded.control(b"GET")).body)["seconds_left"] == 57
+    found = recorded.blocks()
+    assert [content["keyed"] for kind, content in found if kind == "S"] == [False, True, True]
+    rows = [row["key"] for kind, rows in found if kind == "R" for row in rows]
+    assert [one == other for one, other in zip(rows[::2], rows[1::2], strict=True)] == [True, False, True]
+
+
+async def test_processes_hash_keys_alike(stage: Stage, recorded: RecordedStage) -> None:
+    """A user has one key in the files of all of them."""
+    await recorded.serve(await stage.worker(response()), key={"by": "path"})
+    await stage.ask(get())
+    await recorded.control(b"DELETE")
+    of_sibling = ClusterRecording(stage.control_plane, stage.control_plane.cluster.process.clock)
+    of_sibling.apply(RecordConfig.model_validate({"enabled": True, "path": f"{recorded.path}.2"}))
+    await stage.ask(get())
+    of_sibling.close()
+    (row,) = recorded.rows()
+    (other,) = RecordedStage(stage, Path(f"{recorded.path}.2")).rows()
+    assert row["key"] == other["key"]
 
 
 async def test_paths_are_recorded_if_configured(stage: Stage, recorded: RecordedStage) -> None:
