@@ -33,10 +33,13 @@ LINE: Final = b"\n{"
 _has_done: Final = re.compile(rb"\ndata: ?\[DONE\]").search
 """Finds the last event of a stream. In a text a line's end is escaped."""
 
-_has_end: Final = re.compile(
-    rb'"(?:finish_reason" ?: ?"|stop" ?: ?true|type" ?: ?"message_stop")|\rdata: ?\[DONE\]'
-).search
-"""Finds what else tells that an answer is whole, slowly: some engines send no [DONE]. In a text quotes are escaped."""
+_find_states: Final = re.compile(
+    rb'("finish_reason" ?: ?"(?!")|"(?:stop|done)" ?: ?true|"type" ?: ?"message_stop"|\rdata: ?\[DONE\])'
+    rb'|"(?:choices" ?: ?\[\{|finish_reason" ?: ?(?:null|"")|(?:stop|done)" ?: ?false'
+    rb'|type" ?: ?"(?:content_block|message)_)'
+).findall
+"""Finds, slowly, what else tells that an answer is whole, as some engines send no [DONE]; or, outside the group, that
+it goes on: a stream of another kind tells neither. In a text quotes are escaped."""
 
 STATE_END: Final = (b"/completions", b"/messages")
 """Ends of the paths whose streams state their end: those of OpenAI's API, chats included, and of Anthropic's."""
@@ -100,6 +103,7 @@ class AnswerReader:
         self._events = 0  # before the first token
         self._tail: list[bytes] = []
         self._kept = 0  # bytes in it
+        self._start = b""  # of a stream: what was kept when its first token came
 
     def begin(self, response: Response) -> None:
         """Take the head of the answer, which may be one of before."""
@@ -135,6 +139,7 @@ class AnswerReader:
             else:
                 events += self._events - 1
             self._first_token(now)
+            self._start = tail[0]
         if events:
             facts.tokens += events
             facts.last_token_at = now
@@ -151,9 +156,9 @@ class AnswerReader:
             return
         facts, pieces = self.facts, self._tail
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
-        if self._is_stream:
-            lacks_done = self._states_end and _has_done(b"\n" + tail) is None
-            self.is_cut_short = lacks_done and _has_end(tail) is None
+        if self._is_stream and self._states_end and _has_done(b"\n" + tail) is None:
+            states = _find_states(tail)
+            self.is_cut_short = len(states) > 0 and not any(states)
         if self._prompt is None:
             return
         if not self._is_stream:  # nothing shows when its first token was there
@@ -167,6 +172,7 @@ class AnswerReader:
             facts.tokens = tokens
         elif "output_tokens" in usage:  # Anthropic's: what was cached is not among the tokens of the input
             facts.tokens = _number(usage, "output_tokens") or facts.tokens
+            usage = _usage_in(self._start.partition(b"content_block")[0], self._value_of) | usage
             parts = [_number(usage, name) for name in INPUT]
             facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
             return
