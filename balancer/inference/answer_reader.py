@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from balancer.http.h1.response_head import Response
 from balancer.inference.token_counts import TokenCounts
-from policies.prompts import Answer, Prompt
+from policies.prompts import INPUT_TOKENS, Answer, Prompt
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 
@@ -64,7 +64,6 @@ OPENING: Final = 0x7B
 """An opening brace, as an integer: a search for a string of one byte raises and catches an exception first."""
 
 LF: Final = 0x0A
-INPUT: Final = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
 COLONS: Final = (b":", b": ", b" :", b" : ")
 
 USAGE_OBJECTS: Final = 8
@@ -173,7 +172,7 @@ class AnswerReader:
         elif "output_tokens" in usage:  # Anthropic's: what was cached is not among the tokens of the input
             facts.tokens = _number(usage, "output_tokens") or facts.tokens
             usage = _usage_in(self._start.partition(b"content_block")[0], self._value_of) | usage
-            parts = [_number(usage, name) for name in INPUT]
+            parts = [_number(usage, name) for name in INPUT_TOKENS]
             facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
             return
         facts.prompt_tokens = _number(usage, "prompt_tokens")
