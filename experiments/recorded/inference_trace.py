@@ -240,15 +240,16 @@ def usage_of(said: dict[str, Any], *keys: str) -> int | None:
     for place in (said, response, inner(response, "body")):
         found = [(key, tokens) for key in keys if (tokens := inner(inner(place, "usage"), key)) is not None]
         if found:
-            return max(1, sum(whole(f"usage.{key}", tokens) for key, tokens in found if tokens != 0))
+            return sum(whole(f"usage.{key}", tokens) for key, tokens in found if tokens != 0)
     return None
 
 
 def answered_tokens(said: dict[str, Any], body: dict[str, Any]) -> int:
     """Tokens of the answer of a logged request. Raises `ValueError`."""
-    tokens = usage_of(said, "completion_tokens") or usage_of(said, "output_tokens")
-    if tokens is not None:
-        return tokens
+    for key in ("completion_tokens", "output_tokens"):
+        tokens = usage_of(said, key)
+        if tokens is not None:
+            return max(1, tokens)
     for key in ("max_completion_tokens", "max_tokens"):
         if body.get(key) is not None:
             return whole(key, body[key])

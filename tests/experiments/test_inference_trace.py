@@ -120,9 +120,10 @@ def test_the_answer_of_a_request_log(tmp_path: Path, line: dict[str, Any], outpu
 
 def test_the_prompt_of_a_request_log_has_the_tokens_that_its_answer_states(tmp_path: Path) -> None:
     """An image is many bytes and few tokens; blocks are not more than the tokens have."""
-    line = {**chat(0, "x" * 40_000), "response": {"body": {"usage": {"prompt_tokens": 900}}}}
-    prompts = trace(tmp_path, line).prompts
-    assert (prompts.tokens, len(prompts.blocks[0])) == ([900], 7)
+    lines = [stated(900, "x" * 40_000), stated(0, "x" * 40_000)]
+    prompts = trace(tmp_path, *lines).prompts
+    assert (prompts.tokens[0], len(prompts.blocks[0])) == (900, 7)
+    assert prompts.tokens[1] == pytest.approx(10_000, abs=15)  # zero is none stated
 
 
 def test_a_log_of_messages_of_anthropic(tmp_path: Path) -> None:
