@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from balancer.errors import ConnectionBroken
 from balancer.http.h1.response_head import Response
 from balancer.inference.token_counts import TokenCounts
 from policies.prompts import INPUT_TOKENS, Answer, Prompt
@@ -75,7 +76,7 @@ _value: Final = json.JSONDecoder().raw_decode
 class AnswerReader:
     """Reads the answer to one attempt. `facts` is what is known of it so far."""
 
-    is_cut_short = False  # a stream has ended without its last event
+    error: ConnectionBroken | None = None  # of a stream that has ended without its last event
 
     def __init__(
         self,
@@ -157,7 +158,8 @@ class AnswerReader:
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
         if self._is_stream and self._states_end and _has_done(b"\n" + tail) is None:
             states = _find_states(tail)
-            self.is_cut_short = len(states) > 0 and not any(states)
+            if states and not any(states):
+                self.error = ConnectionBroken("the stream has ended without [DONE]")
         if self._prompt is None:
             return
         if not self._is_stream:  # nothing shows when its first token was there

@@ -265,6 +265,17 @@ def test_stream_of_known_length_that_lacks_its_end() -> None:
         assert B not in client.received
 
 
+def test_stream_that_comes_in_one_read_and_lacks_its_end() -> None:
+    """Nothing was sent, so that the client gets an error instead."""
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True), CHATS)
+        head = STREAM.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(A + B))
+        sends(stage, worker, head + A + B)
+        assert [outcome.kind for outcome in reader_of(stage).outcomes] == [OutcomeKind.RESET]
+        assert client.received.startswith(b"HTTP/1.1 502")
+        assert A not in client.received
+
+
 def unstreamed(
     stage: Wireless, body: bytes, *, status: bytes = b"200 OK", fields: bytes = b"", cut: int = 0
 ) -> Outcome:
