@@ -51,15 +51,12 @@ _has_token: Final = re.compile(
 """Finds a text in an event that is not empty: in a delta of a message, its reasoning or a call of a tool, or in a
 completion."""
 
-_find_content: Final = re.compile(
+find_content: Final = re.compile(
     rb"\n[cC](?i:ontent-(?:type:[ \t]*(text/event-stream|application/x-ndjson)"
     rb"|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
 ).finditer
-"""Finds both fields in one pass; the group is the type of a stream, if it is that."""
+"""Finds both fields in one pass; the group is the type of a stream, None for an encoding."""
 
-states_encoding: Final = re.compile(
-    rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
-).search
 USAGE: Final = b'"usage"'
 OPENING: Final = 0x7B
 """An opening brace, as an integer: a search for a string of one byte raises and catches an exception first."""
@@ -109,7 +106,7 @@ class AnswerReader:
         """Take the head of the answer, which may be one of before."""
         content = response.content
         if content is None:
-            content = response.content = [found[1] for found in _find_content(response.block)]
+            content = response.content = [found[1] for found in find_content(response.block)]
         self._is_read = response.status == 200 and None not in content
         self._is_stream = len(content) > 0
         if JSON_LINES in content:

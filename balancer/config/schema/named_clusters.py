@@ -128,8 +128,8 @@ class ClusterSettings(Section):
         """The defaults that `kind` has instead of the usual ones, by table; "" has those outside tables.
 
         An answer may take minutes to its first byte, and one that is preempted pauses. A request that was refused as
-        busy has cost its worker nothing, so the retry budget is as large as the load, and even with little of it asks
-        a hundred engines once a second (`USUAL_REST`).
+        busy has cost its worker nothing, so the retry budget is as large as the load, and suffices to ask a hundred
+        engines once a second.
         """
         if self.kind == "http":
             return {}
