@@ -129,12 +129,12 @@ class Attempt(RoutedAttempt):
         if exchange.downstream.pending_upgrade is not None and self._fails_to_switch(exchange, status):
             return
         now = exchange.active_at = self.cluster.now()
-        self.answered(status, now)
         if self.answer is not None:
             self.answer.whole(response, body, now)
             if self.answer.error is not None:
                 self.response_failed(self.answer.error)
                 return
+        self.answered(status, now)
         self.client_stays = exchange.downstream.respond_whole(
             exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
         )

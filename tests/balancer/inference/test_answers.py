@@ -271,7 +271,7 @@ def test_stream_that_comes_in_one_read_and_lacks_its_end() -> None:
         client, worker = asked(stage, chat("hello", stream=True), CHATS)
         head = STREAM.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(A + B))
         sends(stage, worker, head + A + B)
-        assert [outcome.kind for outcome in reader_of(stage).outcomes] == [OutcomeKind.RESET]
+        assert [(one.kind, one.status) for one in reader_of(stage).outcomes] == [(OutcomeKind.RESET, None)]
         assert client.received.startswith(b"HTTP/1.1 502")
         assert A not in client.received
 
