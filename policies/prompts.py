@@ -15,6 +15,9 @@ BYTES_PER_TOKEN: Final = 4.0
 BLOCK_BYTES: Final = 512
 """Bytes of a block: 128 tokens. Engines cache blocks of 16 tokens; a router only needs to tell prefixes apart."""
 
+INPUT_TOKENS: Final = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
+"""Names whose sum is the prompt in a `usage` of Anthropic's API; the first one is what was cached."""
+
 
 class Prompt:
     """A request for inference. Made once per request, for all its attempts.

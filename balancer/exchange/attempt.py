@@ -16,7 +16,6 @@ from balancer.cluster.retry_rules import IDEMPOTENT, LEAST_BUSY
 from balancer.config.schema.limits import BufferingLimits
 from balancer.errors import (
     ConnectFailed,
-    ConnectionBroken,
     ForwardingError,
     MalformedResponse,
     UnsupportedByTransport,
@@ -139,14 +138,17 @@ class Attempt(RoutedAttempt):
             return
         if exchange.downstream.pending_upgrade is not None and self._fails_to_switch(exchange, status):
             return
+        now = exchange.active_at = self.cluster.now()
+        if self.answer is not None:
+            self.answer.whole(response, body, now)
+            if self.answer.error is not None:
+                self.response_failed(self.answer.error)
+                return
+        self.answered(status, now)
         self.client_stays = exchange.downstream.respond_whole(
             exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
         )
         self.bytes_out = len(body)
-        now = exchange.active_at = self.cluster.now()
-        self.answered(status, now)
-        if self.answer is not None:
-            self.answer.whole(response, body, now)
         if rules.is_rpc:
             rules.ended(self, b"")
         exchange.finish(WHOLE, kind_of_answer(status), None, now)
@@ -336,8 +338,8 @@ class Attempt(RoutedAttempt):
         exchange = cast(ExchangeState, self.exchange)
         if self.answer is not None:
             self.answer.end(self.cluster.now())
-            if self.answer.is_cut_short:
-                self.response_failed(ConnectionBroken("the stream has ended without [DONE]"))
+            if self.answer.error is not None:
+                self.response_failed(self.answer.error)
                 return
         visible = exchange.downstream.client.visible_trailers(trailers)
         if trailers and self.cluster.reads_load:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from balancer.errors import ConnectionBroken
 from balancer.http.h1.response_head import Response
 from balancer.inference.token_counts import TokenCounts
-from policies.prompts import Answer, Prompt
+from policies.prompts import INPUT_TOKENS, Answer, Prompt
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 
@@ -33,10 +34,13 @@ LINE: Final = b"\n{"
 _has_done: Final = re.compile(rb"\ndata: ?\[DONE\]").search
 """Finds the last event of a stream. In a text a line's end is escaped."""
 
-_has_end: Final = re.compile(
-    rb'"(?:finish_reason" ?: ?"|stop" ?: ?true|type" ?: ?"message_stop")|\rdata: ?\[DONE\]'
-).search
-"""Finds what else tells that an answer is whole, slowly: some engines send no [DONE]. In a text quotes are escaped."""
+_find_states: Final = re.compile(
+    rb'("finish_reason" ?: ?"(?!")|"(?:stop|done)" ?: ?true|"type" ?: ?"message_stop"|\rdata: ?\[DONE\])'
+    rb'|"(?:choices" ?: ?\[\{|finish_reason" ?: ?(?:null|"")|(?:stop|done)" ?: ?false'
+    rb'|type" ?: ?"(?:content_block|message)_)'
+).findall
+"""Finds, slowly, what else tells that an answer is whole, as some engines send no [DONE]; or, outside the group, that
+it goes on: a stream of another kind tells neither. In a text quotes are escaped."""
 
 STATE_END: Final = (b"/completions", b"/messages")
 """Ends of the paths whose streams state their end: those of OpenAI's API, chats included, and of Anthropic's."""
@@ -47,21 +51,17 @@ _has_token: Final = re.compile(
 """Finds a text in an event that is not empty: in a delta of a message, its reasoning or a call of a tool, or in a
 completion."""
 
-_find_content: Final = re.compile(
+find_content: Final = re.compile(
     rb"\n[cC](?i:ontent-(?:type:[ \t]*(text/event-stream|application/x-ndjson)"
     rb"|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
 ).finditer
-"""Finds both fields in one pass; the group is the type of a stream, if it is that."""
+"""Finds both fields in one pass; the group is the type of a stream, None for an encoding."""
 
-states_encoding: Final = re.compile(
-    rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
-).search
 USAGE: Final = b'"usage"'
 OPENING: Final = 0x7B
 """An opening brace, as an integer: a search for a string of one byte raises and catches an exception first."""
 
 LF: Final = 0x0A
-INPUT: Final = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
 COLONS: Final = (b":", b": ", b" :", b" : ")
 
 USAGE_OBJECTS: Final = 8
@@ -73,7 +73,7 @@ _value: Final = json.JSONDecoder().raw_decode
 class AnswerReader:
     """Reads the answer to one attempt. `facts` is what is known of it so far."""
 
-    is_cut_short = False  # a stream has ended without its last event
+    error: ConnectionBroken | None = None  # of a stream that has ended without its last event
 
     def __init__(
         self,
@@ -100,12 +100,13 @@ class AnswerReader:
         self._events = 0  # before the first token
         self._tail: list[bytes] = []
         self._kept = 0  # bytes in it
+        self._start = b""  # of a stream: what was kept when its first token came
 
     def begin(self, response: Response) -> None:
         """Take the head of the answer, which may be one of before."""
         content = response.content
         if content is None:
-            content = response.content = [found[1] for found in _find_content(response.block)]
+            content = response.content = [found[1] for found in find_content(response.block)]
         self._is_read = response.status == 200 and None not in content
         self._is_stream = len(content) > 0
         if JSON_LINES in content:
@@ -135,6 +136,7 @@ class AnswerReader:
             else:
                 events += self._events - 1
             self._first_token(now)
+            self._start = tail[0]
         if events:
             facts.tokens += events
             facts.last_token_at = now
@@ -151,9 +153,10 @@ class AnswerReader:
             return
         facts, pieces = self.facts, self._tail
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
-        if self._is_stream:
-            lacks_done = self._states_end and _has_done(b"\n" + tail) is None
-            self.is_cut_short = lacks_done and _has_end(tail) is None
+        if self._is_stream and self._states_end and _has_done(b"\n" + tail) is None:
+            states = _find_states(tail)
+            if states and not any(states):
+                self.error = ConnectionBroken("the stream has ended without [DONE]")
         if self._prompt is None:
             return
         if not self._is_stream:  # nothing shows when its first token was there
@@ -167,7 +170,8 @@ class AnswerReader:
             facts.tokens = tokens
         elif "output_tokens" in usage:  # Anthropic's: what was cached is not among the tokens of the input
             facts.tokens = _number(usage, "output_tokens") or facts.tokens
-            parts = [_number(usage, name) for name in INPUT]
+            usage = _usage_in(self._start.partition(b"content_block")[0], self._value_of) | usage
+            parts = [_number(usage, name) for name in INPUT_TOKENS]
             facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
             return
         facts.prompt_tokens = _number(usage, "prompt_tokens")

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from balancer.inference.answer_reader import STATE_END, AnswerReader, states_encoding
+from balancer.inference.answer_reader import STATE_END, AnswerReader, find_content
 from balancer.inference.token_counts import TokenCounts
 from balancer.upstream.request import RequestBody
 from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN, Prompt
@@ -84,7 +84,7 @@ class PromptReader:
         except self._validation_error:
             reason = WRONG_TYPE
         except (self._decode_error, UnicodeDecodeError):
-            reason = NOT_JSON if states_encoding(head) is None else ENCODED
+            reason = ENCODED if None in [found[1] for found in find_content(head)] else NOT_JSON
         else:
             if prompt is not None:
                 self.counts.prompts += 1

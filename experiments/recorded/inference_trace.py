@@ -23,7 +23,7 @@ import numpy as np
 from experiments.errors import BadInputError
 from experiments.recorded.packed import reading, unpacked
 from experiments.run_data import Floats
-from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN
+from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN, INPUT_TOKENS
 
 MOONCAKE_BLOCK: Final = 512
 """Tokens of a block of Mooncake's traces; equal ids mean equal prefixes up to the end of the block."""
@@ -213,12 +213,14 @@ def log_row(line: str) -> Row | None:
         raise ValueError(f"must have a time: {', '.join(TIMES)}")
     if not isinstance(body, dict) or not isinstance(asked, list | str) or not asked:
         raise ValueError("must have messages or a prompt, in `body` or beside the time")
-    text = json.dumps([body.get("tools"), asked], ensure_ascii=False).encode("utf-8", "surrogatepass")
+    before = [body[key] for key in ("tools", "system") if body.get(key)]
+    text = json.dumps([*before, asked], ensure_ascii=False).encode("utf-8", "surrogatepass")
     blocks, link = list[int](), str(body.get("model", "")).encode("utf-8", "surrogatepass")
     for begin in range(0, len(text) - BLOCK_BYTES + 1, BLOCK_BYTES):
         link = blake2b(link + text[begin : begin + BLOCK_BYTES], digest_size=8).digest()
         blocks.append(int.from_bytes(link, "big"))
-    tokens = usage_of(said, "prompt_tokens") or max(1, round(len(text) / BYTES_PER_TOKEN))
+    stated = usage_of(said, "prompt_tokens") or usage_of(said, *INPUT_TOKENS)
+    tokens = stated or max(1, round(len(text) / BYTES_PER_TOKEN))
     named = [one for key in ("session_id", "user") if isinstance(one := body.get(key), str | int) and one]
     session = str(named[0])[:200] if named else ""
     at, answered = instant_of(time, said[time]), answered_tokens(said, body)
@@ -232,21 +234,22 @@ def has_failed(said: dict[str, Any]) -> bool:
     return (isinstance(status, int) and status >= 400) or (bool(said.get("error")) and not response)
 
 
-def usage_of(said: dict[str, Any], key: str) -> int | None:
-    """Tokens that `usage` of a logged response states. Raises `ValueError`."""
+def usage_of(said: dict[str, Any], *keys: str) -> int | None:
+    """Tokens that `usage` of a logged response states, the sum of those by `keys`. Raises `ValueError`."""
     response = said.get("response")
     for place in (said, response, inner(response, "body")):
-        tokens = inner(inner(place, "usage"), key)
-        if tokens is not None:
-            return whole(f"usage.{key}", tokens)
+        found = [(key, tokens) for key in keys if (tokens := inner(inner(place, "usage"), key)) is not None]
+        if found:
+            return sum(whole(f"usage.{key}", tokens) for key, tokens in found if tokens != 0)
     return None
 
 
 def answered_tokens(said: dict[str, Any], body: dict[str, Any]) -> int:
     """Tokens of the answer of a logged request. Raises `ValueError`."""
-    tokens = usage_of(said, "completion_tokens")
-    if tokens is not None:
-        return tokens
+    for key in ("completion_tokens", "output_tokens"):
+        tokens = usage_of(said, key)
+        if tokens is not None:
+            return max(1, tokens)
     for key in ("max_completion_tokens", "max_tokens"):
         if body.get(key) is not None:
             return whole(key, body[key])

@@ -120,9 +120,30 @@ def test_the_answer_of_a_request_log(tmp_path: Path, line: dict[str, Any], outpu
 
 def test_the_prompt_of_a_request_log_has_the_tokens_that_its_answer_states(tmp_path: Path) -> None:
     """An image is many bytes and few tokens; blocks are not more than the tokens have."""
-    line = {**chat(0, "x" * 40_000), "response": {"body": {"usage": {"prompt_tokens": 900}}}}
-    prompts = trace(tmp_path, line).prompts
-    assert (prompts.tokens, len(prompts.blocks[0])) == ([900], 7)
+    lines = [stated(900, "x" * 40_000), stated(0, "x" * 40_000)]
+    prompts = trace(tmp_path, *lines).prompts
+    assert (prompts.tokens[0], len(prompts.blocks[0])) == (900, 7)
+    assert prompts.tokens[1] == pytest.approx(10_000, abs=15)  # zero is none stated
+
+
+def test_a_log_of_messages_of_anthropic(tmp_path: Path) -> None:
+    """Their prompt begins with `system`, and of their input `usage` has three parts."""
+    usage = {
+        "input_tokens": 100,
+        "cache_read_input_tokens": 900,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": 9,
+    }
+    lines = [
+        {**chat(at, f"hello {at}", system=text * 4000), "response": {"body": {"usage": usage}}}
+        for at, text in enumerate("aab")
+    ]
+    prompts = trace(tmp_path, *lines).prompts
+    assert (prompts.tokens, prompts.output) == ([1000] * 3, [9] * 3)
+    first, second, third = prompts.blocks
+    assert len(first) == 7
+    assert first == second
+    assert first[0] != third[0]
 
 
 def stated(tokens: int, *contents: str) -> dict[str, Any]:

@@ -128,7 +128,8 @@ class ClusterSettings(Section):
         """The defaults that `kind` has instead of the usual ones, by table; "" has those outside tables.
 
         An answer may take minutes to its first byte, and one that is preempted pauses. A request that was refused as
-        busy has cost its worker nothing, so the retry budget is as large as the load.
+        busy has cost its worker nothing, so the retry budget is as large as the load, and suffices to ask a hundred
+        engines once a second.
         """
         if self.kind == "http":
             return {}
@@ -141,7 +142,7 @@ class ClusterSettings(Section):
             | ({"policy": PolicySpec(name=INFERENCE_POLICY)} if INFERENCE_POLICY in registry.TABLE else {}),
             "timeouts": {"first_byte": 1800.0, "body_idle": 300.0, "shutdown": INFERENCE_SHUTDOWN},
             "buffering": {"request": most},
-            "retry": {"busy": (429, 503), "share": 1.0, "body": most},
+            "retry": {"busy": (429, 503), "share": 1.0, "per_second": 100.0, "body": most},
             "key": {} if has_key else {"by": "header", "name": SESSION_FIELD},
         }
 

@@ -145,9 +145,11 @@ def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None
         (chat("hello", stream=True), [event({"content": "a", "stop": False}), event({"stop": True})], True),
         (
             chat("hello", stream=True),
-            [event({"content": '"stop": true,"finish_reason":"x"'})],
+            [event({"content": '"stop": true,"finish_reason":"x"', "stop": False})],
             False,
         ),
+        (chat("hello", stream=True), [A.replace(b"null", b'""')] * 2, False),
+        (chat("hello", stream=True), [A.replace(b"null", b'""'), STOP], True),
         (chat("hello", stream=True), [A, event({"error": {"message": "out of memory"}})], False),
         (chat("hello", stream=True, user=5), [A, B], False),
         (chat("hello", stream=True, user=5), [A, DONE], True),
@@ -183,12 +185,40 @@ def test_any_policy_has_answers_read(policy: str) -> None:
         assert outcomes[OutcomeKind.RESET] == 1
 
 
+LINES = STREAM.replace(b"text/event-stream; charset=utf-8", b"application/x-ndjson")
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "pieces", "is_whole"),
+    [
+        (b"/mcp/messages", STREAM, [event({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"text": "a"}]}})], True),
+        (b"/app/messages", STREAM, [event({"type": "message", "text": "a"})] * 2, True),
+        (b"/app/completions", STREAM, [b": ping\n\n"], True),
+        (CHATS, STREAM, [delta(content="x" * 5000)], False),
+        (CHATS, STREAM, [event({"stop": True, "prompt": "x" * 5000, "truncated": False})], True),
+        (b"/v1/messages", STREAM, [event({"type": "content_block_delta", "delta": {"text": "a"}})], False),
+        (CHATS, LINES, [b'{"message":{"content":"a"},"done":false}\n', b'{"done":true}\n'], True),
+        (CHATS, LINES, [b'{"message":{"content":"a"},"done":false}\n'] * 2, False),
+        (CHATS, LINES, [b'{"status":"a"}\n'], True),
+    ],
+)  # fmt: skip
+def test_a_stream_is_broken_only_where_it_states_that_it_goes_on(
+    path: bytes, head: bytes, pieces: list[bytes], is_whole: bool
+) -> None:
+    """Paths of other applications end with the same words, and an event may be longer than what is read of the end."""
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True), path)
+        sends(stage, worker, head, *map(chunk, pieces), END)
+        assert client.received.endswith(END) is is_whole
+        assert [outcome.kind is OutcomeKind.OK for outcome in reader_of(stage).outcomes] == [is_whole]
+
+
 def test_stream_of_json_lines() -> None:
     """Ollama's: the first token is seen when it comes, and the last line has none."""
     lines = [{"message": {"content": text}, "done": text == ""} for text in ("a", "b", "c", "")]
     with inference() as stage:
         _, worker = asked(stage, chat("hello"), b"/api/chat")
-        sends(stage, worker, STREAM.replace(b"text/event-stream; charset=utf-8", b"application/x-ndjson"))
+        sends(stage, worker, LINES)
         for line in lines:
             stage.advance(1.0)
             sends(stage, worker, chunk(json.dumps(line).encode() + b"\n"))
@@ -210,6 +240,20 @@ def test_messages_of_anthropic() -> None:
         assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 3)
 
 
+def test_usage_of_anthropic_in_two_events() -> None:
+    """Some engines state the input at the beginning alone, as Anthropic's first streams did."""
+    usage = {"input_tokens": 18, "cache_read_input_tokens": 32, "output_tokens": 1}
+    begin = event({"type": "message_start", "message": {"content": [], "usage": usage}})
+    block = event({"type": "content_block_delta", "delta": {"text": "a"}})
+    end = event({"type": "message_delta", "usage": {"output_tokens": 3}}) + event({"type": "message_stop"})
+    for pieces in [begin, *[block] * 99, end], [begin, end], [begin + block + end]:
+        with inference() as stage:
+            _, worker = asked(stage, chat("hello", stream=True), b"/v1/messages")
+            sends(stage, worker, STREAM, *map(chunk, pieces), END)
+            answer = cast(Answer, reader_of(stage).outcomes[0].answer)
+            assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 3)
+
+
 def test_stream_of_known_length_that_lacks_its_end() -> None:
     """Its bytes are all there, so that only a reset shows that the answer is not."""
     with inference() as stage:
@@ -219,6 +263,17 @@ def test_stream_of_known_length_that_lacks_its_end() -> None:
         assert [outcome.kind for outcome in reader_of(stage).outcomes] == [OutcomeKind.RESET]
         assert client.ending == "reset"
         assert B not in client.received
+
+
+def test_stream_that_comes_in_one_read_and_lacks_its_end() -> None:
+    """Nothing was sent, so that the client gets an error instead."""
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True), CHATS)
+        head = STREAM.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(A + B))
+        sends(stage, worker, head + A + B)
+        assert [(one.kind, one.status) for one in reader_of(stage).outcomes] == [(OutcomeKind.RESET, None)]
+        assert client.received.startswith(b"HTTP/1.1 502")
+        assert A not in client.received
 
 
 def unstreamed(

@@ -120,6 +120,21 @@ def test_refusals_are_not_bounded_by_the_number_of_retries() -> None:
         assert client.received.endswith(b"ok")
 
 
+def test_a_small_load_finds_the_engine_that_is_free_among_many() -> None:
+    """Those that rest for a second are asked again after it, however few the requests are."""
+    with stage_of(30) as stage:
+        for _ in range(5):
+            stage.advance(USUAL_REST + 0.1)
+            sizes: dict[Peer, int] = {worker: len(worker.received) for worker in stage.workers}
+            client = stage.client()
+            sends(stage, client, REQUEST)
+            for answer in [refusal()] * 29 + [OK]:
+                (worker,) = [one for one in stage.workers if len(one.received) > sizes.get(one, 0)]
+                sizes[worker] = len(worker.received)
+                sends(stage, worker, answer)
+            assert client.received.endswith(b"ok")
+
+
 def test_full_endpoints_are_not_free() -> None:
     """The other endpoint has as many requests as it may hold: the client gets the refusal, and does not wait."""
     with stage_of(2) as stage:
