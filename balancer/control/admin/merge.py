@@ -176,18 +176,22 @@ def merged_metrics(texts: Iterable[str], last: Iterable[list[Metric]] = (), *, i
     process and those that it replaces.
 
     `last` has the counters of processes that do not answer or have ended. They count, so that none ever falls, but for
-    those of endpoints that are gone: they are removed from `last`, since one that returns begins at zero.
+    those of endpoints and clusters that are gone: they are removed from `last`, since one that returns begins at zero.
     """
     families: dict[str, list[Metric]] = {}
     for text in texts:
         for family in text_string_to_metric_families(text):
             families.setdefault(family.name, []).append(family)
-    states = families.get("steelyard_endpoint_available", ())
-    known = {None, *(sample.labels["endpoint"] for family in states for sample in family.samples)}
+    there = [*families.get("steelyard_requests", ()), *families.get("steelyard_endpoint_available", ())]
+    known = {_place(), *(_place(**sample.labels) for family in there for sample in family.samples)}
     for family in (family for counters in last for family in counters):
-        family.samples = [one for one in family.samples if one.labels.get("endpoint") in known]
+        family.samples = [one for one in family.samples if _place(**one.labels) in known]
         families.setdefault(family.name, []).append(family)
     return exposed(_family(name, same, is_one) for name, same in families.items())
+
+
+def _place(cluster: str = "", endpoint: str = "", **_: str) -> tuple[str, str]:
+    return cluster, endpoint
 
 
 def _family(name: str, same: list[Metric], is_one: bool) -> Metric:

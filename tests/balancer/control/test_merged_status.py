@@ -151,6 +151,14 @@ async def test_counters_of_an_endpoint_that_returns_begin_at_zero(stage: Stage, 
     assert counts == [2, 0, 1]
 
 
+async def test_counters_of_a_cluster_that_is_gone_are_forgotten(stage: Stage, tmp_path: Path) -> None:
+    cluster = {"endpoints": [{"id": "w0", "address": "http://127.0.0.1:9"}]}
+    await stage.serve(await stage.worker(response()), clusters={"one": cluster, "other": cluster})
+    text = metrics_text(stage.control_plane)[0]
+    await SiblingChannel(tmp_path, 0, 2).metrics(text.replace(b'"other"', b'"gone"'))
+    assert b'"gone"' not in await SiblingChannel(tmp_path, 0, 2).metrics(text)
+
+
 SUMMED = ("_total", "_bucket", "_count", "_sum")
 
 
