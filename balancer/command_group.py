@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from errno import EDQUOT, EFBIG, ENOSPC
 from importlib import import_module
@@ -34,6 +33,7 @@ class LazyGroup(click.Group):
 
     def main(self, *arguments: Any, **extra: Any) -> Any:
         """Run a command. Raises `click.UsageError` if its output cannot be written."""
+        open_streams()
         try:
             return super().main(*arguments, **extra)
         except OSError as error:
@@ -77,11 +77,19 @@ class LazyGroup(click.Group):
         return "" if command is None else command.get_short_help_str(limit=LONGEST_HELP)
 
 
+def open_streams() -> None:
+    """Open /dev/null as each standard stream that was closed before the start, or a socket would get its descriptor."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))
+
+
 def discard_unwritable() -> None:
     """Discard what standard output and standard error could not take, which would fail once more at the exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            with suppress(AttributeError):  # None if it was closed before the start
-                stream.flush()
+            stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

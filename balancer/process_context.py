@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from balancer.clients.client_usage import ByteBudget, ClientConnection, ClientUsage, ClientUsages
@@ -19,13 +20,14 @@ from balancer.http.h1.request_ids import fresh_ids
 from balancer.http.h2.reset_counts import ResetCounts
 from balancer.log.access_log import AccessLog
 from balancer.tracing.tracing import Tracing
-from policies.clock import Clock
+from policies.clock import SWEEP_PERIOD, Clock
 
 CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle client connection."""
 
 FIRST_REQUEST: Final = 1.0
-"""Seconds that any new client has for its handshake and the beginning of its first request, also at shutdown."""
+"""Seconds that any new client has for its handshake and the beginning of its first request; at shutdown within half of
+the grace period."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class ProcessContext:
         self.is_draining = False
         self.keeps_alive = True  # client connections are kept alive after a response
         self.idle_limit = 0.0  # seconds for which an idle one is kept
+        self.first_request = FIRST_REQUEST
         self.counts = ClientCounts()
         self.resets = ResetCounts()
         self.buffer_budget = ByteBudget()
@@ -84,11 +87,13 @@ class ProcessContext:
         self.usages.budget.total = settings.limits.pending
         self.buffer_budget.total = settings.buffering.total
 
-    def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
-        """Drain: close each client connection after its response, or when idle for `idle_limit` seconds."""
+    def drain(self, idle_limit: float = CLOSE_ALL_IDLE, grace: float = inf) -> None:
+        """Drain: close each client connection after its response, or when idle for `idle_limit` seconds; all within
+        `grace` seconds."""
         self.is_draining = True
         self.keeps_alive = False
         self.idle_limit = idle_limit
+        self.first_request = min(FIRST_REQUEST, grace / 2 - SWEEP_PERIOD)  # which the sweep may add
 
     def set_crowded(self, is_crowded: bool) -> None:
         """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in

@@ -73,7 +73,7 @@ class Kind(IntEnum):
 
     OK = 0
     ERROR_STATUS = 1  # an answer with a status of 400 or more
-    REFUSED = 2  # no connection to the balancer
+    REFUSED = 2  # no connection to the balancer, or none that took the request
     TIMEOUT = 3  # no complete answer within the scenario's timeout
     RESET = 4  # the connection broke, or the response was not HTTP
     UNFINISHED = 5  # the run was stopped while the request was open

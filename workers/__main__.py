@@ -303,8 +303,17 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
         uvloop.run(serving)
 
 
+def _open_streams() -> None:
+    """Open /dev/null as each standard stream that was closed before the start, or a socket would get its descriptor."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))
+
+
 def main() -> None:
     """Entry point of the console script. Exits with 0, or with the code of the error that it prints in one line."""
+    _open_streams()
     try:
         code = cli.main(prog_name="workers", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

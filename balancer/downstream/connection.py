@@ -27,7 +27,6 @@ from balancer.http.h1.client import HTTP11
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h2.reset_counts import REFUSED, refusal_delay
-from balancer.process_context import FIRST_REQUEST
 from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
 from balancer.upstream.unread import has_unread
@@ -340,7 +339,7 @@ class Http1Connection(Http1Responder):
             self._answering.check(now)
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
-        limit = longer_than if self.is_begun else max(longer_than, FIRST_REQUEST)
+        limit = longer_than if self.is_begun else max(longer_than, self._process.first_request)
         has_begun = self._reader is not None and bool(self._reader.head)
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None

@@ -20,7 +20,7 @@ from balancer.mirroring.observer import MirrorObserver
 from balancer.routes.canary_guard import TalliedRequest
 from balancer.routes.model_exchange import ModelExchange, names_model
 from balancer.routes.own_response import OwnResponse
-from balancer.routes.route import Route
+from balancer.routes.route import Route, body_bound
 from balancer.routes.table import RouteTable
 from balancer.syntax.urls import ADMIN_PREFIX
 from policies.insight.version_guard import Tally
@@ -65,6 +65,8 @@ def handler_of(
             asking = ModelExchange(cluster, downstream, request, find)
             asking.edits = edits
             asking.observers = observers_of(asking, None, None)
+            otherwise = body_bound(cluster) if route is None else route.body_bound()
+            request.body_bound = max(request.body_bound, otherwise)
             return asking, request.body_bound
         target: Cluster | None = None
         if route is not None:

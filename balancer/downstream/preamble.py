@@ -16,7 +16,6 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.proxy_protocol import Address, BadProxyHeader, parse
 from balancer.errors import RequestRejected
 from balancer.http.h1.own_responses import ErrorAnswer
-from balancer.process_context import FIRST_REQUEST
 from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
 from balancer.tls.transport import TlsTransport
@@ -83,7 +82,7 @@ class HandshakingConnections:
         """Abort arrivals that exceed the head timeout, or at shutdown the idle limit; `now` is the cached time."""
         process, longest = self.cluster.process, self.cluster.timeouts.head
         if process.is_draining:
-            longest = min(longest, max(process.idle_limit, FIRST_REQUEST))
+            longest = min(longest, max(process.idle_limit, process.first_request))
         self.give_way(now, longest, len(self._present))
 
     def give_way(self, now: float, longer_than: float, most: int) -> int:

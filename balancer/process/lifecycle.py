@@ -217,6 +217,7 @@ class HotRestart:
         self._successor = None
         is_outdated = self._server.reloads.tally[0] != self._reloads
         if successor.has_taken_over(self._say, is_outdated=is_outdated):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, successor.reload)
             self._ending.replaced()
 
     def end(self) -> None:

@@ -325,7 +325,7 @@ class Server:
         one more request is answered. Returns whether all requests finished.
         """
         process, grace = self.process, self.cluster.timeouts.shutdown
-        process.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
+        process.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE, grace)
         for downstream in process.downstreams:
             downstream.idle_since = process.now()  # the idle time starts now
         if self._owns_sockets and not is_patient:

@@ -183,6 +183,10 @@ class Successor:
         os.close(self._pipe)
         self._process.terminate()
 
+    def reload(self) -> None:
+        """Let it reload the configuration, if it runs."""
+        self._process.send_signal(signal.SIGHUP)
+
     def has_taken_over(self, say: Callable[[str], None], *, is_outdated: bool) -> bool:
         """Return whether it serves, and report that to the operator and to systemd; otherwise it has ended. Call once,
         when `fileno()` is readable. `is_outdated`: it has to reload, because this program has since its start."""
@@ -192,7 +196,7 @@ class Successor:
             notify(f"MAINPID={self._process.pid}")
             say(f"balancer is replaced by process {self._process.pid}")
             if is_outdated:
-                self._process.send_signal(signal.SIGHUP)
+                self.reload()
         else:
             self._process.wait()
             say("balancer goes on: the program that was to replace it has ended before it served")

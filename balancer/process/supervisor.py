@@ -62,6 +62,7 @@ class Supervisor:
         }
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
+        self._replacement: Successor | None = None  # that has taken over
         self._reloads = 0  # that had begun before the successor was started
         self._is_ready = self._is_stopping = self._is_patient = False
         self._kill_at: float | None = None
@@ -156,7 +157,7 @@ class Supervisor:
 
     def _obey(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._reload()
+            self._reload() if self._replacement is None else self._replacement.reload()
         elif number == signal.SIGUSR2:
             self._begin_hot_restart()
         elif number in (signal.SIGTERM, signal.SIGINT):
@@ -255,6 +256,7 @@ class Supervisor:
         self._successor = None
         is_outdated = self._begun_reloads != self._reloads or any(map(self._owes_reload, self._children))
         if successor.has_taken_over(self._say, is_outdated=is_outdated):
+            self._replacement = successor
             self._listening.close()
             self._stop(REPLACED)
 

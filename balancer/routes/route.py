@@ -83,18 +83,13 @@ class Route:
         if self._model is None:
             return True
         if request.model is None and request.fields.has_body:
-            request.body_bound = max(request.body_bound, self._body_bound())
+            request.body_bound = max(request.body_bound, self.body_bound())
         return request.model == self._model
 
-    def _body_bound(self) -> int:
+    def body_bound(self) -> int:
         """Return how many bytes of a body may be received before its model is known."""
-        found = 1
         split = () if self.split is None else self.split.clusters
-        for cluster in split if self.cluster is None else (self.cluster,):
-            kept, limit = cluster.buffering, cluster.body_limit
-            bound = MODEL_BODY if kept is None else max(MODEL_BODY, kept.request)
-            found = max(found, bound if limit is None else min(bound, limit))
-        return found
+        return max(map(body_bound, split if self.cluster is None else (self.cluster,)), default=1)
 
     def rewrite(self, request: Request) -> None:
         """Remove or replace the prefix of the request, if that is configured and its target is a path. The worker gets
@@ -162,6 +157,13 @@ class Route:
         scheme = redirect.scheme.encode() if redirect.scheme is not None else scheme_of(request.head)
         scheme = scheme and scheme + b":"  # without one, the client keeps its own (RFC 3986 § 4.2)
         return b"%b//%b%b" % (scheme, host, target)
+
+
+def body_bound(cluster: Cluster) -> int:
+    """Return how many bytes of a body may be received before its model is known, if it may go to this cluster."""
+    kept, limit = cluster.buffering, cluster.body_limit
+    bound = MODEL_BODY if kept is None else max(MODEL_BODY, kept.request)
+    return bound if limit is None else min(bound, limit)
 
 
 def _fixed(answer: AnswerConfig) -> tuple[int, bytes, bytes]:

@@ -24,7 +24,7 @@ from benchmarks.harness.http2_loop import Http2Loop
 from benchmarks.harness.load_process import Place, generator_argv, report_in, report_of, started
 from benchmarks.harness.open_loop import OpenLoop, Record
 from experiments.generator.arrivals import poisson
-from experiments.generator.http2 import header_block
+from experiments.generator.http2_fields import header_block
 from experiments.platform import cpu_time
 from experiments.run_data import Floats, Kind
 from experiments.stats.measures import percentile

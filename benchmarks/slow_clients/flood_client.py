@@ -21,7 +21,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.generator.http2 import CANCEL, PREFACE, frame, literal, settings
+from experiments.generator.http2 import CANCEL, PREFACE, frame, settings
+from experiments.generator.http2_fields import literal
 
 BEGINNING = PREFACE + settings({})
 HEAD = b"\x82\x86\x84\x41\x01x"

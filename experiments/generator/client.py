@@ -83,6 +83,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = ("senders", "transport")
 
+    lacks = "no connection"
+    """What it waits for."""
     senders: Sequence[Sender]
     transport: asyncio.Transport
 
@@ -281,6 +283,7 @@ async def open_connection(
 ) -> C:
     """Open a connection within `timeout` seconds; a host with a slash is a Unix socket. Raises `NotConnected`."""
     loop = asyncio.get_running_loop()
+    connection: C | None = None
     try:
         async with asyncio.timeout(timeout):
             connection = await dial(loop, make, host, port, tls)
@@ -290,7 +293,8 @@ async def open_connection(
                 connection.close()
                 raise
     except TimeoutError:
-        raise NotConnected(host, port, f"no connection within {timeout:g} s") from None
+        lacks = (connection or Connection).lacks
+        raise NotConnected(host, port, f"{lacks} within {timeout:g} s") from None
     except ssl.SSLCertVerificationError as error:
         raise NotConnected(
             host, port, f"certificate refused: {error.verify_message}", is_certificate=True

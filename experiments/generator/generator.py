@@ -48,7 +48,7 @@ class InFlightRequest:
         return True
 
     def refused(self) -> None:
-        """End the request because no connection could be opened."""
+        """End the request because no connection could be opened, or none has taken it."""
         self.end(Kind.REFUSED)
 
     def answer_started(self, status: int, head: bytes) -> None:
@@ -165,14 +165,15 @@ class Generator:
         """Record the end of a request; in a closed loop, send the next one."""
         now = time.monotonic()
         self.ledger.ended(number, now, kind)
-        if self._is_closed_loop and len(self.ledger) < self.count and not self._is_over:
+        if self._is_closed_loop and len(self.ledger) < self.count and not self.is_over:
             self._send(now)
-        elif len(self.ledger.ended_order) >= self.count and not self._is_over:
+        elif len(self.ledger.ended_order) >= self.count and not self.is_over:
             assert self._finished is not None
             self._finished.set_result(None)
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether the run has not begun or has ended."""
         return self._finished is None or self._finished.done()
 
     def _send_due(self) -> None:

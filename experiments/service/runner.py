@@ -92,12 +92,17 @@ def spare_of(scenario: ServiceScenario) -> int:
 
 
 IDEMPOTENT = (b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
+MOST_REFUSALS = 8
+"""Times that a request is sent again because the server did not process it: at once, then after pauses that double."""
+
+PAUSE = 0.005
+"""Seconds of the first pause."""
 
 
 class ServiceRequest(InFlightRequest):
     """One request to the service."""
 
-    __slots__ = ("_was_repeated",)
+    __slots__ = ("_refusals", "_was_repeated")
 
     _generator: ServiceGenerator
 
@@ -105,16 +110,27 @@ class ServiceRequest(InFlightRequest):
         super().__init__(generator, number)
         generator.ledger.sent_at[number] = time.monotonic()
         self._was_repeated = False
+        self._refusals = 0
 
     def answer_failed(self) -> None:
         sender = self._sender
         if self.has_ended or sender is None or not (sender.was_refused or self._may_be_repeated(sender)):
             super().answer_failed()
             return
-        self._was_repeated |= not sender.was_refused
         self._sender, connections = None, self._generator.connections
-        lease = connections.lease if sender.is_reusable else connections.lease_new
-        lease(self.depart, self.refused)
+        if not sender.was_refused:
+            self._was_repeated = True
+            connections.lease_new(self.depart, self.refused)
+        elif self._refusals < MOST_REFUSALS:
+            pause = PAUSE * (2**self._refusals - 1)
+            self._refusals += 1
+            asyncio.get_running_loop().call_later(pause, self._repeat)
+        else:
+            self.refused()
+
+    def _repeat(self) -> None:
+        if not (self.has_ended or self._generator.is_over):
+            self._generator.connections.lease(self.depart, self.refused)
 
     def _may_be_repeated(self, sender: Sender) -> bool:
         has_idled = sender.has_died and sender.has_answered and not self._was_repeated
@@ -126,9 +142,9 @@ class ServiceGenerator(Generator):
 
     A request counts as sent when the generator takes it up, so opening or waiting for a connection belongs to its
     service time. A request on a connection that the server closes while it is idle is sent once more on another, as
-    HTTP clients do (RFC 9112 section 9.3.1), if its method is idempotent; over HTTP/2, within the timeout, whenever
-    GOAWAY or REFUSED_STREAM says that it was not processed. Which of several requests is sent is drawn by `seed`, so
-    that all entries of a block send the same.
+    HTTP clients do (RFC 9112 section 9.3.1), if its method is idempotent; over HTTP/2, up to `MOST_REFUSALS` times,
+    when GOAWAY or REFUSED_STREAM says that it was not processed. Which of several requests is sent is drawn by `seed`,
+    so that all entries of a block send the same.
     """
 
     flight = ServiceRequest

@@ -18,7 +18,8 @@ from experiments.generator.client import (
     NotConnected,
     open_connection,
 )
-from experiments.generator.http2 import LARGEST_FRAME, Http2Connection, Http2Owner, header_block
+from experiments.generator.http2 import LARGEST_FRAME, Http2Connection, Http2Owner
+from experiments.generator.http2_fields import header_block
 from experiments.platform.printable import one_line
 
 FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~\x80-\xff]*)")

@@ -15,9 +15,10 @@ from hpack import Decoder, Encoder
 from hyperframe.frame import GoAwayFrame, SettingsFrame
 
 from experiments.generator.client import NotConnected, open_connection
-from experiments.generator.http2 import Http2Connection, Http2Owner, header_block, status_in
+from experiments.generator.http2 import Http2Connection, Http2Owner
+from experiments.generator.http2_fields import header_block, status_in
 from experiments.run_data import Kind
-from experiments.service.runner import ServiceGenerator
+from experiments.service.runner import MOST_REFUSALS, ServiceGenerator
 from experiments.service.target import Message, ServiceUnreachable, parse_target, reach
 from tests.support import frames
 from tests.support.http2_server import Http2Server, Request, Respond, ok
@@ -145,7 +146,7 @@ async def test_requests_that_goaway_names_unprocessed_are_sent_again(url_of: Url
     assert len(server.requests) > 12
 
 
-async def test_an_unprocessed_request_is_sent_again_as_often_as_it_takes(url_of: Url) -> None:
+async def test_an_unprocessed_request_is_sent_again_several_times(url_of: Url) -> None:
     """RFC 9113 section 8.7: five connections in a row process nothing."""
 
     def later(connection: H2Connection, stream: int, request: Request) -> bytes:
@@ -170,6 +171,16 @@ async def test_refused_streams_are_sent_again(url_of: Url) -> None:
     server = Http2Server(mostly)
     assert await sent(await url_of(server.serve), 40, messages=[Message("POST", (), b"")]) == [Kind.OK] * 40
     assert (len(refused), server.connections) == (len(server.requests) - 40, 2)
+
+
+async def test_a_server_that_refuses_every_stream_gets_no_storm(url_of: Url) -> None:
+    def refuse(connection: H2Connection, stream: int, request: Request) -> bytes:
+        connection.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
+        return b""
+
+    server = Http2Server(refuse)
+    assert await sent(await url_of(server.serve), 4, timeout=60.0) == [Kind.REFUSED] * 4
+    assert len(server.requests) == 4 * (1 + MOST_REFUSALS)
 
 
 @pytest.mark.parametrize(("first", "then"), [(6, 2), (2, 6)])
@@ -242,6 +253,16 @@ async def test_a_cancelled_connection_loses_no_socket(url_of: Url) -> None:
     with pytest.raises(NotConnected, match=r"no connection within 0\.1 s"):
         await open_connection(lambda: Http2Connection(Http2Owner()), host, int(port), 0.1)
     await ended.wait()
+
+
+async def test_a_server_that_allows_no_request_is_told_from_one_that_is_not_there(url_of: Url) -> None:
+    async def closed(wire: Wire) -> None:
+        await wire.send(SettingsFrame(0, {SettingsFrame.MAX_CONCURRENT_STREAMS: 0}).serialize())
+        await wire.closed()
+
+    host, port = parse_target(await url_of(closed)).authority.split(":")
+    with pytest.raises(NotConnected, match=r"no request allowed within 0\.5 s"):
+        await open_connection(lambda: Http2Connection(Http2Owner()), host, int(port), 0.5)
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

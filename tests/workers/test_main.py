@@ -47,6 +47,15 @@ async def test_ready_line_that_cannot_be_written_is_on_standard_error(run_worker
     assert await process.wait() == 0
 
 
+def test_closed_standard_streams_are_the_null_device() -> None:
+    """No socket gets their descriptors."""
+    shown = "atexit.register(lambda: os.write(2, os.readlink('/proc/self/fd/1').encode()))"
+    code = f"import atexit, os, workers.__main__ as program; {shown}; program.main()"
+    command = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-c", code, "--help"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, os.devnull)
+
+
 async def test_sigterm_finishes_requests_in_flight_and_exits_0(run_workers: RunWorkers) -> None:
     """Without further output."""
     process = await run_workers("serve", "--service", "fixed:1s", "--rtt", "20ms")

@@ -19,9 +19,9 @@ from balancer.control.admin.health import PANIC, SERVING, readiness
 from balancer.control.admin.socket_path import AdminSockets
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
-from balancer.http.h1.client import Client
+from balancer.errors import ForwardingError
 from balancer.http.h1.request_head import Request
-from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, fault_of
 from balancer.log.output import complain
 from balancer.syntax.printable import one_line
 
@@ -184,18 +184,21 @@ class AdminApplication:
         """Remove a connection that closed, or was admitted and handed over."""
         self._clients.pop(client, None)
 
-    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int, size: int) -> None:
-        """Log a request on the traffic port that was answered with `size` bytes without the application."""
-        now = self._cluster.now()
+    def log_answer(
+        self, request: Request, peer: AdminPeer, status: int, size: int, error: ForwardingError | None
+    ) -> None:
+        """Log a request on the traffic port that was answered without the application: by an error, or `size` bytes."""
+        now, fault = self._cluster.now(), fault_of(error, self._cluster.process.error_bodies)
         self.log(Entry(
-            now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
-            request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, size,
+            now, fault, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
+            request.fields.is_http10, peer.client, None, 0, NOT_CONNECTED, (peer.arrived[0], now), 0.0, 0.0,
+            None, 0, size,
         ))  # fmt: skip
 
     def log(self, entry: Entry, head: bytes | None = None) -> None:
         """Log a request; `head` has the fields of its head if those of `entry` are not complete."""
         log = self._cluster.process.access_log
-        if log is not None and log.logs_admin and log.takes(entry.status, None):
+        if log is not None and log.logs_admin and (entry.fault or log.takes(entry.status, None)):
             entry.policy = self._cluster.policy
             if log.chosen is not None:
                 entry.extra = log.chosen.extra(entry.head if head is None else head, b"")

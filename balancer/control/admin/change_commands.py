@@ -3,6 +3,7 @@ admin interface."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -17,9 +18,10 @@ PATH = "/-/endpoints"
 
 def number(text: str) -> float:
     """Return the number in a text, for which float() takes also 1_0. Raises ValueError."""
-    if "_" in text:
-        raise ValueError
-    return float(text)
+    with suppress(ValueError):
+        if "_" not in text:
+            return float(text)
+    raise ValueError(f"'{text:.60}' is not a number")
 
 
 EPILOG = """\b
@@ -41,7 +43,7 @@ Examples:
 @connection_options
 @click.option("--cluster", metavar="NAME", help="Named cluster; default: that of the top level.")
 @click.pass_context
-def endpoints(context: click.Context, url: str, token: str | None, cluster: str | None) -> None:
+def endpoints(context: click.Context, url: str | None, token: str | None, cluster: str | None) -> None:
     """List and change the endpoints of a running balancer; no request is lost."""
     context.obj = AdminClient(url, token, cluster)
 
@@ -159,7 +161,7 @@ SPLITS = "/-/splits"
 @click.argument("weights", nargs=-1, metavar="[CLUSTER=WEIGHT]...")
 @click.option("--route", metavar="TEXT", help="Only this route, as the list shows it.")
 @connection_options
-def split(weights: tuple[str, ...], route: str | None, url: str, token: str | None) -> None:
+def split(weights: tuple[str, ...], route: str | None, url: str | None, token: str | None) -> None:
     """Show how routes are split between clusters, or change the weights of all clusters of a split.
 
     A change holds until the configured weights of the route change or the balancer is started again, also by a hot

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
+from prometheus_client.core import Metric
 
-from balancer.control.admin.merge import merged, merged_metrics
+from balancer.control.admin.merge import counters_in, merged, merged_metrics
 from balancer.control.admin.requests import is_from_sibling
 from balancer.errors import ListenFailed
 from balancer.log.output import try_lock
@@ -67,7 +68,7 @@ class SiblingChannel:
         self._directory = directory
         self._index = index
         self.processes = processes
-        self._before: str | None = None
+        self._before: list[Metric] | None = None
         self._lock = asyncio.Lock()
 
     def path(self, index: int) -> str:
@@ -111,11 +112,11 @@ class SiblingChannel:
             path.with_suffix(".new").replace(path)
         return text
 
-    def _last(self, index: int) -> str:
-        """Return the metrics that process `index` has rendered last."""
+    def _last(self, index: int) -> list[Metric]:
+        """Return the counters that process `index` has rendered last."""
         with suppress(OSError):
-            return (self._directory / f"{index}.metrics").read_text()
-        return ""
+            return counters_in((self._directory / f"{index}.metrics").read_text())
+        return []
 
     async def all_metrics(self, own: bytes, target: str) -> bytes:
         """Return the metrics of all processes."""

@@ -45,11 +45,16 @@ class Unreachable(AdminError):
 
 class AdminClient:
     """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket. Its
-    documents are about the cluster of that name. An empty URL is found at the first request.
+    documents are about the cluster of that name. Without a URL it is found at the first request.
     """
 
     def __init__(
-        self, url: str, token: str | None = None, cluster: str | None = None, *, timeout: float = TIMEOUT
+        self,
+        url: str | None,
+        token: str | None = None,
+        cluster: str | None = None,
+        *,
+        timeout: float = TIMEOUT,
     ) -> None:
         self._given = url
         self._cluster = cluster
@@ -59,7 +64,7 @@ class AdminClient:
     @cached_property
     def url(self) -> str:
         """The URL that was given, or the default. Raises `click.UsageError`."""
-        return (self._given or default_url()).rstrip("/")
+        return (default_url() if self._given is None else self._given).rstrip("/")
 
     @cached_property
     def path(self) -> str | None:
@@ -186,7 +191,6 @@ def default_url() -> str:
 def connection_options(command: Command) -> Command:
     url = click.option(
         "--url",
-        default="",
         metavar="URL",
         help="Where it serves (default http://127.0.0.1:8080, or $PORT, or the only one of this user), or "
         "unix:/path of its admin socket.",

@@ -118,7 +118,7 @@ class AdminExchange:
         """Answer a malformed or oversized body with an error and close."""
         self._connection.count_error(error)
         self._connection.write_error(ErrorAnswer(error))
-        self._connection.exchange_ended(stays=False)
+        self._ended(0, 0, error)
 
     def check(self, now: float) -> None:
         """Nothing to check: the client connection's own timeouts apply."""
@@ -128,12 +128,11 @@ class AdminExchange:
         head = b"HTTP/1.1 %b\r\n%bContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (
             status, self._application.date_line, content_type, len(body),
         )  # fmt: skip
-        request = self._request
-        body = b"" if request.method == b"HEAD" else body
-        sent = self._connection.respond(head + body)
-        self._application.log_answer(
-            request, self._connection.client, self._connection.arrived[0], sent, len(body)
-        )
+        body = b"" if self._request.method == b"HEAD" else body
+        self._ended(self._connection.respond(head + body), len(body))
+
+    def _ended(self, status: int, size: int, error: ForwardingError | None = None) -> None:
+        self._application.log_answer(self._request, self._connection, status, size, error)
         self._connection.exchange_ended(stays=False)
 
     def _hand_over(self) -> None:

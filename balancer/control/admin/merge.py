@@ -172,25 +172,32 @@ def _merged_lists(lists: list[list[Any]]) -> list[Any]:
     return lists[0]
 
 
-def merged_metrics(texts: Iterable[str], last: Iterable[str] = (), *, is_one: bool = False) -> bytes:
+def counters_in(text: str) -> list[Metric]:
+    """Return the counters in the metrics of a process."""
+    return [each for each in text_string_to_metric_families(text) if each.type in ("counter", "histogram")]
+
+
+def merged_metrics(texts: Iterable[str], last: Iterable[list[Metric]] = (), *, is_one: bool = False) -> bytes:
     """Return /-/metrics of the balancer, merged from that of each process, in the order of the first; `is_one`: of a
     process and those that it replaces.
 
-    `last` is what processes said that do not answer or have ended. Its counters count, so that none ever falls, but for
-    those of endpoints that are gone.
+    `last` has the counters of processes that do not answer or have ended. They count, so that none ever falls, but for
+    those of endpoints and clusters that are gone: they are removed from `last`, since one that returns begins at zero.
     """
     families: dict[str, list[Metric]] = {}
     for text in texts:
         for family in text_string_to_metric_families(text):
             families.setdefault(family.name, []).append(family)
-    states = families.get("steelyard_endpoint_available", ())
-    known = {None, *(sample.labels["endpoint"] for family in states for sample in family.samples)}
-    for text in last:
-        for family in text_string_to_metric_families(text):
-            if family.type in ("counter", "histogram"):
-                family.samples = [one for one in family.samples if one.labels.get("endpoint") in known]
-                families.setdefault(family.name, []).append(family)
+    there = [*families.get("steelyard_requests", ()), *families.get("steelyard_endpoint_available", ())]
+    known = {_place(), *(_place(**sample.labels) for family in there for sample in family.samples)}
+    for family in (family for counters in last for family in counters):
+        family.samples = [one for one in family.samples if _place(**one.labels) in known]
+        families.setdefault(family.name, []).append(family)
     return exposed(_family(name, same, is_one) for name, same in families.items())
+
+
+def _place(cluster: str = "", endpoint: str = "", **_: str) -> tuple[str, str]:
+    return cluster, endpoint
 
 
 def _family(name: str, same: list[Metric], is_one: bool) -> Metric:

@@ -31,7 +31,7 @@ Counts = dict[str, Any]
 @connection_options
 @click.option("--watch", "is_watching", is_flag=True, help="Show it anew every second until Ctrl-C.")
 @click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
-def status(url: str, token: str | None, is_watching: bool, is_json: bool) -> None:
+def status(url: str | None, token: str | None, is_watching: bool, is_json: bool) -> None:
     """Show the state of a running balancer: its policy, requests, errors and endpoints.
 
     Shares, rates, percentiles and errors are since the start; with --watch those of the last ten seconds.
@@ -245,7 +245,7 @@ def split_lines(split: dict[str, Any]) -> list[str]:
 @click.argument("path")
 @click.argument("body", required=False)
 @connection_options
-def admin(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
+def admin(method: str, path: str, body: str | None, url: str | None, token: str | None) -> None:
     """Send an admin request to a running balancer and print the response; exit 1 if it is refused.
 
     PATH is what follows /-/ and BODY is JSON; text that is not JSON is sent as a string.

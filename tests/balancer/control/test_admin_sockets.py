@@ -120,8 +120,11 @@ def test_command_line_is_read_before_a_balancer_is_chosen(
             ("endpoints list --url http://127.0.0.1:8081", 2, "balancer: No such option"),
             ("endpoints list", 2, "balancer: --url: say which balancer"),
             ("status", 2, "balancer: --url: say which balancer"),
+            ("endpoints --url '' list", 2, "balancer: --url: no answer from : must be http://host:port"),
+            ("status --url ''", 2, "balancer: --url: no answer from : must be http://host:port"),
+            ("endpoints weight a x", 2, "balancer: Invalid value for 'WEIGHT': 'x' is not a number"),
             ("endpoints drain ''", 2, "balancer: NAME must not be empty"),
-            ("endpoints weight a 1_0", 2, "balancer: Invalid value for 'WEIGHT': 1_0"),
+            ("endpoints weight a 1_0", 2, "balancer: Invalid value for 'WEIGHT': '1_0' is not a number"),
         ):
             done = run_in_process(main, "balancer", *shlex.split(words))
             assert (done.returncode, said in done.stdout + done.stderr) == (code, True), (words, done)

@@ -139,6 +139,28 @@ async def test_counters_of_silent_and_ended_processes_count_on(stage: Stage, tmp
     assert len(await answering.metrics(text)) < 2 * len(text)
 
 
+async def test_counters_of_an_endpoint_that_returns_begin_at_zero(stage: Stage, tmp_path: Path) -> None:
+    """Also in a process that was started again, which counts on from what others have counted before."""
+    await stage.serve(await stage.worker(response()))
+    await stage.ask(get())
+    text = metrics_text(stage.control_plane)[0]
+    await SiblingChannel(tmp_path, 0, 2).metrics(text)
+    channel = SiblingChannel(tmp_path, 0, 2)
+    counts = []
+    for name in (b"w0", b"other", b"w0"):
+        found = samples_of((await channel.metrics(text.replace(b'"w0"', b'"%b"' % name))).decode())
+        counts.append(found.get(("steelyard_endpoint_outcomes_total", "w0", "ok", "r"), 0))
+    assert counts == [2, 0, 1]
+
+
+async def test_counters_of_a_cluster_that_is_gone_are_forgotten(stage: Stage, tmp_path: Path) -> None:
+    cluster = {"endpoints": [{"id": "w0", "address": "http://127.0.0.1:9"}]}
+    await stage.serve(await stage.worker(response()), clusters={"one": cluster, "other": cluster})
+    text = metrics_text(stage.control_plane)[0]
+    await SiblingChannel(tmp_path, 0, 2).metrics(text.replace(b'"other"', b'"gone"'))
+    assert b'"gone"' not in await SiblingChannel(tmp_path, 0, 2).metrics(text)
+
+
 SUMMED = ("_total", "_bucket", "_count", "_sum")
 
 

@@ -16,7 +16,7 @@ from balancer.log.access_log import AccessLog
 from tests.support.admin_requests import status
 from tests.support.log_entries import LogRecord, written
 from tests.support.stage import Stage
-from tests.support.wire import Wire, answering_after, get, playing, post, response
+from tests.support.wire import Wire, answering_after, get, playing, post, post_chunked, response
 
 
 class WatchedLog:
@@ -281,6 +281,17 @@ async def test_bytes_of_a_probe_on_the_traffic_port(stage: Stage, watched: Watch
         sizes.append(len((await client.ask(ready, to_head=method == b"HEAD")).body))
     assert sizes[0] > 0
     assert [line["bytes"] for line in await watched.lines(2)] == sizes
+
+
+@pytest.mark.parametrize("request_data", [post(b"x" * 11), post_chunked(b"x" * 11)], ids=["length", "chunks"])
+async def test_body_that_is_too_long_for_an_admin_request(
+    stage: Stage, watched: WatchedLog, request_data: bytes
+) -> None:
+    await watched.serve(await stage.worker(response()), limits={"body": 10})
+    answer = await (await stage.client()).ask(request_data.replace(b" / ", b" /-/policy "))
+    line = await watched.line()
+    assert (line["end"], line["status"], line["reason"]) == ("rejected", 413, "body_too_large")
+    assert (line["method"], line["path"], line["bytes"]) == ("POST", "/-/policy", len(answer.body))
 
 
 async def test_admin_requests_can_be_excluded(stage: Stage, watched: WatchedLog) -> None:

@@ -6,13 +6,15 @@ import asyncio
 import os
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from balancer.errors import ListenFailed
 from balancer.process.socket_handover import LISTENING, Inherited
-from tests.support.programs import Start, workers
+from tests.support.programs import Program, Start, eventually_true, workers
+from tests.support.scripts import holding
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 
@@ -35,6 +37,35 @@ async def test_idle_connections_close_with_their_next_response(start: Start, sta
     assert await program.ended() == 0
     program.signal(signal.SIGTERM, successor)
     await program.rest()
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_old_program_passes_sighup_on(start: Start, stage: Stage, processes: str) -> None:
+    """While it finishes a request."""
+    go = asyncio.Event()
+    program = await start(*workers(await holding(stage, go)), "--processes", processes)
+    slow = await program.client()
+    await slow.send(get())
+    await eventually_true(partial(has_in_flight, program))
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    await program.line("balancer stopping: 1 in flight")
+    program.signal(signal.SIGHUP)
+    await program.line("^balancer has reloaded$")
+    await eventually_true(partial(has_reloaded, program))  # an old process may still answer
+    go.set()
+    assert (await slow.response()).status == 200
+    await slow.close()
+    program.signal(signal.SIGTERM, successor)
+    await program.rest()
+
+
+async def has_reloaded(program: Program) -> bool:
+    return bool((await program.status())["reload"]["done"])
+
+
+async def has_in_flight(program: Program) -> bool:
+    return bool((await program.status())["in_flight"])
 
 
 async def test_old_program_finishes_requests_in_flight(start: Start, stage: Stage) -> None:

@@ -203,6 +203,17 @@ async def test_stop_waits_briefly_for_a_client_that_sends_nothing(stage: Stage) 
     assert await silent.rest() == b""
 
 
+async def test_stop_has_finished_within_a_short_grace_period_with_silent_clients(stage: Stage) -> None:
+    server = await stage.serve(await stage.worker(response()), timeouts={"shutdown": 1.0})
+    silent = await stage.client()
+    await stage.eventually(lambda: stage.downstreams)
+    stopping = asyncio.ensure_future(server.stop())
+    await stage.turn()
+    stage.advance(0.6)
+    assert await silent.rest() == b""
+    assert await stopping
+
+
 # --- reload and reports
 
 

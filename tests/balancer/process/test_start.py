@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,9 +20,9 @@ from balancer.process.lifecycle import attend
 from balancer.process.server import Server
 from tests.support.admin_requests import local
 from tests.support.name_server import NameServer
-from tests.support.programs import PATIENCE, Run, Start, workers
+from tests.support.programs import PATIENCE, Run, Start, process_of, workers
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, response
+from tests.support.wire import Wire, client_of, get, response
 
 LATE = {
     "aiodns",
@@ -61,6 +62,34 @@ class First:
     def __init__(self, rng): pass
     def pick(self, facts, available, now): return available[0]
 """
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_closed_standard_streams_are_the_null_device(stage: Stage, processes: str) -> None:
+    """No socket gets their descriptors, into which the access log would be written."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        launcher = (
+            f"import os, sys; os.dup2({sock.fileno()}, 3); os.environ['LISTEN_PID'] = str(os.getpid()); "
+            "os.closerange(0, 3)"
+        )
+        arguments = (*workers(await stage.worker(response())), "--processes", processes)
+        environment = {"LISTEN_FDS": "1", "BALANCER_LOG__ACCESS": "json"}
+        process = await process_of(arguments, launcher, sock.fileno(), environment)
+        port = sock.getsockname()[1]
+    try:
+        client = await client_of(port)
+        client.patience = PATIENCE
+        assert (await client.ask(get())).status == 200
+        await client.close()
+        children = await asyncio.to_thread(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text)
+        for pid in (process.pid, *children.split()):
+            assert [os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)] == [os.devnull] * 3
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -183,6 +183,13 @@ async def test_bound_is_that_of_the_cluster_of_a_route(stage: Stage) -> None:
     assert stage.control_plane.named["qwen"].cluster.counts.errors["body_too_large"] == 1
 
 
+@pytest.mark.parametrize("routes", [(LLAMA,), (LLAMA, OTHERS)])
+async def test_limit_of_a_cluster_is_none_of_other_models(stage: Stage, routes: Any) -> None:
+    await serve(stage, *routes, llama={"limits": {"body": 9}})
+    assert by(await stage.ask(post(A_QWEN))) == "main"
+    assert fault_of(await stage.ask(post(A_LLAMA))) == (413, "body_too_large", "at most 9 bytes of body")
+
+
 async def test_body_beyond_the_budget_is_503(stage: Stage) -> None:
     await serve(stage, buffering={"total": 1024})
     client = await stage.sending(get(b"/", b"Content-Length: 5000", method=b"POST"))
