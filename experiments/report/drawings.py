@@ -129,7 +129,8 @@ def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
     """Entries in the order of the summary, without the A/A control, which looks like the entry that it repeats."""
     place = {entry.label: index for index, entry in enumerate(summary.entries)}
     field = sorted(competitors(results), key=lambda one: place[one.label])
-    return [one for one in field if results.scenario.entry(one.label).repeat_of is None] or field
+    repeated = (results.scenario.control_pair or ("", ""))[1]
+    return [one for one in field if one.label != repeated] or field
 
 
 SHADED = " Shaded: what the scenario does to workers."
