@@ -312,6 +312,33 @@ def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> 
         overridden(load_scenario("steady" if "duration" in options else "regions"), Overrides(**options))
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("region-surge", {"duration": 3.0}, "--duration: load.start: the load ends at 3 s"),
+        ("rolling-restart", {"duration": 3.0}, "--duration: events.0.at: the load ends at 3 s"),
+        ("rolling-restart", {"duration": 3.0, "rate": 9.0}, "--rate, --duration: events.0.at: the load ends"),
+        (
+            "rolling-restart",
+            {"duration": 11.0},
+            "--duration: events.0.stagger: no second worker has its turn",
+        ),
+        ("steady", {"rate": 1e7, "duration": 1e5}, "--rate: 1,000,000,000,000 requests; a run has at most"),
+        ("region-surge", {"time_scale": 1e9}, "--time-scale: Input should be"),
+    ],
+)
+def test_a_complaint_names_options_that_were_given(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=f"^{message}"):
+        overridden(load_scenario(name), Overrides(**options))
+
+
+def test_a_short_quick_run_has_its_bursts() -> None:
+    scenario = load_scenario("region-surge")
+    load = overridden(scenario, Overrides(quick=True, duration=3.0)).load
+    assert load.bursts
+    assert load.duration == 3
+
+
 def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
     """`random` is its entry, and the baseline changes if it was left out."""
     scenario = overridden(
