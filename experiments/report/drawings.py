@@ -216,8 +216,11 @@ def uniform(summary: Summary) -> dict[str, str]:
     return found
 
 
-ODDS = " A square is the ratio of the odds of a late or failed answer, which decide where both p99 are the deadline."
-BOUNDS = " An arrow is a bound: the p99 of one of both is the deadline."
+ODDS = (
+    " Where both p99 are the deadline, the odds of a late or failed answer decide. Their ratios are no ratios of p99 "
+    "and have a panel of their own."
+)
+BOUNDS = " An arrow is a bound, without an interval: the p99 of one of both is the deadline."
 
 
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
