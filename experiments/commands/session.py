@@ -21,7 +21,7 @@ from experiments.recorded.instants import failed_in
 from experiments.report.entry_tables import statistics_table, token_table
 from experiments.report.pages import invalid_lines, write_report
 from experiments.report.tables import terminal_table, whole_table
-from experiments.results.directory import RUNS, Campaign, PlannedRun
+from experiments.results.directory import RUNS, Campaign, PlannedRun, discard
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
@@ -107,10 +107,12 @@ def run_campaign(
         if has_runs(directory):
             present(directory, console, parquet, page, junit)
         return STOPPED
-    except ExperimentError:
+    except ExperimentError as error:
         if has_runs(directory):
             with suppress(ExperimentError):  # on a full disk, for one; it is said already
                 present(directory, console, parquet, page, junit)
+        elif isinstance(error, BadInputError):
+            discard(directory)
         raise
     return present(directory, console, parquet, page, junit)
 
