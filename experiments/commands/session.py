@@ -193,7 +193,7 @@ def remedies(summary: Summary) -> list[str]:
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print the statistics, the verdict, invalid and repeated runs and failed thresholds."""
+    """Print the statistics, the verdict, missing, invalid and repeated runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
     if table := token_table(summary):
         console.print(whole_table(table))
@@ -201,6 +201,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
     for sentence in (*summary.verdict.lines, *summary.verdict.details):
         console.print(Text(sentence))
+    if missing := summary.missing_runs:
+        words = f"INCOMPLETE  {missing} of {missing + len(summary.runs)} planned runs are missing"
+        console.print(Text(words, style="yellow"))
     for line in invalid_lines([run for run in summary.runs if not was_late(run)]):
         console.print(Text(f"INVALID  {line}", style="bold red"))
     for line in repetitions((*summary.runs, *summary.set_aside)):
