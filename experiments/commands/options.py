@@ -64,9 +64,7 @@ class OutputFile(click.Path):
         if not isinstance(out, Path) or out.resolve() != file.parent.resolve():
             require_writable(option, file)
         elif option == "--junit" and file.suffix != ".xml":
-            raise BadInputError(
-                f"{option}: in --out it must end in .xml, as no file of the results does, got {file}"
-            )
+            raise BadInputError(f"{option}: in --out it must end in .xml, got {file}")
         return file
 
 

@@ -171,16 +171,11 @@ def read_log(
             raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
     policy = known_policy("--placed-by", placed_by or "round-robin")
     found = read_proxy_logs(paths, FORMATS[name], pairs, policy)
-    used = dict.fromkeys(placed(endpoint.id, pairs) for endpoint in found.recording.endpoints)
+    used = {placed(endpoint.id, pairs) for endpoint in found.recording.endpoints}
     for region, start in pairs:
         if (region, start) not in used:
-            taken = (
-                f", other than those of {name!r}, {other!r:.40}"
-                for name, other in used
-                if other.startswith(start)
-            )
             raise BadInputError(
-                f"--region: {region!r} has no worker whose name or address begins {start!r:.40}{next(taken, '')}"
+                f"--region: {region!r} has no worker whose name or address begins {start!r:.40} and no longer START"
             )
     console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
     if found.others:

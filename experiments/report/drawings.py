@@ -216,10 +216,7 @@ def uniform(summary: Summary) -> dict[str, str]:
     return found
 
 
-ODDS = (
-    " Where both p99 are the deadline, the odds of a late or failed answer decide. Their ratios are no ratios of p99 "
-    "and have a panel of their own."
-)
+ODDS = " Where both p99 are the deadline, the odds of a late or failed answer decide, in their own panel."
 BOUNDS = " An arrow is a bound, without an interval: the p99 of one of both is the deadline."
 
 

@@ -199,11 +199,7 @@ def forest(
     floors: dict[str, Interval],
     width: float = canvas.WIDTH,
 ) -> Figure:
-    """Paired ratios to the baseline with their confidence intervals, rows as in `comparisons`.
-
-    Each measure by which entries are judged has a panel of `width`, or several in the whole width: ratios of latencies
-    and of odds have no common axis.
-    """
+    """Paired ratios to the baseline with their intervals, rows as in `comparisons`, a panel per measure that judges."""
     measures = list(dict.fromkeys(comparison.judged_by for comparison in comparisons))
     width = width if len(measures) == 1 else canvas.WIDTH
     labels = list(dict.fromkeys(comparison.label for comparison in comparisons))

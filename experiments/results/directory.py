@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,14 +139,6 @@ def save_campaign(campaign: Campaign, directory: Path) -> None:
             file.write(campaign.model_dump_json(indent=2) + "\n")
     except OSError as error:
         raise BadInputError(f"--out: {directory} cannot be written: {error.strerror}") from None
-
-
-def discard(directory: Path) -> None:
-    """Remove a campaign without a run, so that the mended command can have the directory."""
-    with suppress(OSError):  # it has other files
-        (directory / RUNS).rmdir()
-        (directory / CAMPAIGN_FILE).unlink()
-        directory.rmdir()
 
 
 def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:

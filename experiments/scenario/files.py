@@ -89,10 +89,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def unread_keys(scenario: Scenario) -> Iterator[str]:
-    """Yield a message for every key that no run of the scenario would read, and for an A/A control that is none.
-
-    Not part of the scenario's validation: results of earlier versions, which have such keys, stay readable.
-    """
+    """Yield a message for every key that no run would read; not for results, as those of earlier versions have some."""
     for key, instead in scenario.load.unread.items():
         yield f"load.{key}: is not read with {instead}; leave it out"
     key = "requests" if scenario.load.mode == "open" else "duration"
@@ -125,12 +122,10 @@ def unlike_pairs(entries: Sequence[Entry]) -> Iterator[str]:
         yield f"repeat_of: {entry.label!r} is one too many; one A/A pair shows the noise"
     for entry in again:
         first = next((one for one in entries if one.label == entry.repeat_of), entry)
-        unlike = [
-            key for key in ("policy", "batch", "balancer") if getattr(entry, key) != getattr(first, key)
-        ]
-        if first is entry or unlike:
-            why = f"; not the same: {', '.join(unlike)}" * bool(unlike)
-            yield f"repeat_of: {entry.label!r} must be {entry.repeat_of!r} under another label{why}"
+        odd = [key for key in ("policy", "batch", "balancer") if getattr(entry, key) != getattr(first, key)]
+        if first is entry or odd:
+            why = f"under another label{'; not the same: ' * bool(odd)}{', '.join(odd)}"
+            yield f"repeat_of: {entry.label!r} must be {entry.repeat_of!r} {why}"
 
 
 def is_scenario(name: str) -> bool:

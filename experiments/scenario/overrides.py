@@ -60,7 +60,7 @@ def overridden(scenario: Scenario, given: Overrides) -> Scenario:
     chosen = checked(raw, options)
     if chosen.load.is_replay:
         raw["load"]["duration"] = chosen.load.recorded_duration
-        chosen = checked(raw, options)
+        chosen = checked(raw, ())
     for complaint in unreached(chosen) if given.duration and not any(unreached(scenario)) else ():
         raise BadInputError(f"--duration: {complaint}")
     return chosen
@@ -132,17 +132,15 @@ def entries_named(entries: Sequence[Entry], name: str, label: str) -> list[Entry
 
 
 def checked(raw: dict[str, Any], options: Sequence[str]) -> Scenario:
-    """Validate the scenario again and construct every policy once, so that a bad option fails before a run.
-
-    A complaint names the option that it is about, else all that were given: the scenario is valid without them.
-    """
+    """Validate the scenario and construct every policy once. A complaint names its option, else all that were given."""
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
         complaint = re.sub(r"^load(: |\.)", "", first_complaint(error))
         named, _, rest = complaint.partition(": ")
         words, rest = ([named], rest) if named in options else (options, complaint)
-        raise BadInputError(f"--{', --'.join(words).replace('_', '-')}: {rest}") from None
+        prefix = ", ".join(f"--{word.replace('_', '-')}" for word in words)
+        raise BadInputError(f"{prefix}: {rest}".removeprefix(": ")) from None
     for entry in scenario.entries:
         if not is_oracle(entry.policy.name):
             place = f"entries.{entry.label}"

@@ -160,8 +160,7 @@ class PolicyTurns:
         return reading
 
     def _restore(self) -> None:
-        """Put the initial policy in force, if another one was set here and is not another client's; stop signals are
-        ignored meanwhile."""
+        """Put the initial policy in force, if another one was set here; stop signals are ignored meanwhile."""
         if not self._is_ours:
             return
         with signals_ignored():

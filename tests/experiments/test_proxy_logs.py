@@ -271,7 +271,7 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
         ),
         (
             ("--format", "nginx", "--region", "eu=10.", "--region", "us=10.0."),
-            "--region: 'eu' has no worker whose name or address begins '10.', other than those of 'us', '10.0.'",
+            "--region: 'eu' has no worker whose name or address begins '10.' and no longer START",
         ),
         (
             ("--format", "nginx", "--region", "us=10.", "--region", "us=172."),

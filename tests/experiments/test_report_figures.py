@@ -123,9 +123,10 @@ def test_the_verdict_has_a_picture_where_goodput_decides(tmp_path: Path) -> None
     hero = next(
         one for one in drawings(results, replace(summary, comparisons=(behind,))) if one.name == "verdict"
     )
-    (alone,) = hero.draw().axes
+    figure = hero.draw()
+    (alone,) = figure.axes
     assert alone.get_xlabel().startswith("odds of a miss /")
-    assert alone.figure.get_figwidth() == NARROW
+    assert figure.get_figwidth() == NARROW
 
 
 def test_no_name_is_cut_off(tmp_path: Path) -> None:

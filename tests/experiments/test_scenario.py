@@ -134,7 +134,7 @@ def test_an_a_a_control_of_the_file_replaces_that_of_the_preset(tmp_path: Path) 
     assert [entry.label for entry in scenario.entries if entry.repeat_of] == ["again"]
 
 
-def repeated(label: str, policy: str = "random", **keys: Any) -> dict[str, Any]:
+def repeated(label: str, policy: Any = "random", **keys: Any) -> dict[str, Any]:
     return {"label": label, "policy": policy, "repeat_of": "random", **keys}
 
 
@@ -330,6 +330,16 @@ def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> 
 def test_a_complaint_names_options_that_were_given(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=f"^{message}"):
         overridden(load_scenario(name), Overrides(**options))
+
+
+def test_an_event_after_a_record_is_no_option(tmp_path: Path) -> None:
+    (tmp_path / "at.txt").write_text("0\n1\n2\n", encoding="utf-8")
+    path = tmp_path / "tiny.toml"
+    load = '[load]\nmode = "open"\narrivals = "replay"\nfile = "at.txt"\n[[events]]\nat = 9\nkind = "drain"\n'
+    path.write_text(f"{MINIMAL}{load}", encoding="utf-8")
+    for given in (Overrides(), Overrides(blocks=3)):
+        with pytest.raises(BadInputError, match=r"^events\.0\.at: the load ends at 3 s"):
+            overridden(load_scenario(str(path)), given)
 
 
 def test_a_short_quick_run_has_its_bursts() -> None:
