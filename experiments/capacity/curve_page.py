@@ -93,7 +93,8 @@ def headline(curve: Curve) -> str:
         limits.setdefault((rate, words), []).append(label)
     top = max(point.rate for point in curve.points)
     shown = [
-        f"{', '.join(labels)} {words}" + (", the highest offered" if rate == top else "")
+        f"{', '.join(labels)} {words}"
+        + (f", the highest {'measured' if curve.missing else 'offered'}" if rate == top else "")
         for (rate, words), labels in sorted(limits.items(), key=lambda item: -item[0][0])
     ]
     missing = f". Stopped: {curve.missing} planned runs are missing" if curve.missing else ""

@@ -88,7 +88,7 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 @click.option("--blocks", type=click.IntRange(min=1), help="With --rev: number of blocks.  [default: 8]")
 @click.option("--seed", type=click.IntRange(min=0), help="With --rev: seed of the first block.  [default: 1]")
 @click.option("--quick", is_flag=True, help="With --rev: the short runs of `run --quick`.")
-@click.option("--out", type=click.Path(path_type=Path), help="With --rev: a new directory for results.")
+@click.option("--out", is_eager=True, type=click.Path(path_type=Path), help="With --rev: a new directory.")
 @click.option(
     "--anyway", is_flag=True, help="Compare although the scenarios differ; the differences are shown."
 )

@@ -58,10 +58,13 @@ class OutputFile(click.Path):
     """Option type of a file that is written at the end; it must be possible before anything is measured."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check the directory, unless it is that of the results, which will be made. Raises `BadInputError`."""
+        """Check the directory, or where that is `--out`, which will be made, the name. Raises `BadInputError`."""
         file: Path = super().convert(value, param, ctx)  # type: ignore[assignment]  # `path_type`
-        if ctx is None or ctx.params.get("out") != file.parent:
-            require_writable(param.opts[0] if param else self.name, file)
+        option, out = param.opts[0] if param else self.name, ctx and ctx.params.get("out")
+        if not isinstance(out, Path) or out.resolve() != file.parent.resolve():
+            require_writable(option, file)
+        elif option == "--junit" and file.suffix != ".xml":
+            raise BadInputError(f"{option}: in --out it must end in .xml, got {file}")
         return file
 
 

@@ -21,7 +21,7 @@ from experiments.recorded.instants import failed_in
 from experiments.report.entry_tables import statistics_table, token_table
 from experiments.report.pages import invalid_lines, write_report
 from experiments.report.tables import terminal_table, whole_table
-from experiments.results.directory import RUNS, Campaign, PlannedRun
+from experiments.results.directory import CAMPAIGN_FILE, RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
@@ -107,10 +107,15 @@ def run_campaign(
         if has_runs(directory):
             present(directory, console, parquet, page, junit)
         return STOPPED
-    except ExperimentError:
+    except ExperimentError as error:
         if has_runs(directory):
             with suppress(ExperimentError):  # on a full disk, for one; it is said already
                 present(directory, console, parquet, page, junit)
+        elif isinstance(error, BadInputError):
+            with suppress(OSError):  # the mended command can have the directory, unless it has other files
+                (directory / RUNS).rmdir()
+                (directory / CAMPAIGN_FILE).unlink()
+                directory.rmdir()
         raise
     return present(directory, console, parquet, page, junit)
 
@@ -191,7 +196,7 @@ def remedies(summary: Summary) -> list[str]:
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print the statistics, the verdict, invalid and repeated runs and failed thresholds."""
+    """Print the statistics, the verdict, missing, invalid and repeated runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
     if table := token_table(summary):
         console.print(whole_table(table))
@@ -199,6 +204,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
     for sentence in (*summary.verdict.lines, *summary.verdict.details):
         console.print(Text(sentence))
+    if summary.missing_runs:
+        console.print(Text(f"INCOMPLETE  {summary.missing_runs} planned runs are missing", style="yellow"))
     for line in invalid_lines([run for run in summary.runs if not was_late(run)]):
         console.print(Text(f"INVALID  {line}", style="bold red"))
     for line in repetitions((*summary.runs, *summary.set_aside)):

@@ -19,7 +19,7 @@ from rich.text import Text
 from experiments.commands.options import A_DURATION, JSON, require_none, table_in
 from experiments.errors import BadInputError
 from experiments.platform.terminal import console_here, plain_table, write_json
-from experiments.recorded.proxy_logs import FORMATS, read_proxy_logs
+from experiments.recorded.proxy_logs import FORMATS, placed, read_proxy_logs
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
 from experiments.scenario.overrides import require_policy
@@ -171,10 +171,11 @@ def read_log(
             raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
     policy = known_policy("--placed-by", placed_by or "round-robin")
     found = read_proxy_logs(paths, FORMATS[name], pairs, policy)
+    used = {placed(endpoint.id, pairs) for endpoint in found.recording.endpoints}
     for region, start in pairs:
-        if region not in found.recording.regions:
+        if (region, start) not in used:
             raise BadInputError(
-                f"--region: {region!r} has no worker whose name or address begins {start!r:.40}"
+                f"--region: {region!r} has no worker whose name or address begins {start!r:.40} and no longer START"
             )
     console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
     if found.others:

@@ -208,7 +208,7 @@ def read_proxy_logs(
     rows["end"][rows["status"] == CLIENT_LEFT] = ABANDONED
     rows["attempts"] = 1
     endpoints = tuple(
-        RecordedEndpoint(name, _region_of(name, regions), 1.0, _handshake(rows, number))
+        RecordedEndpoint(name, placed(name, regions)[0], 1.0, _handshake(rows, number))
         for number, name in enumerate(names)
     )
     return ProxyLogs(Recording(rows, endpoints, began, policy, None, 0, 0), others, len(read) - len(found))
@@ -231,10 +231,10 @@ def _collect(lines: Iterable[str], log: LogFormat, found: list[LoggedRequest]) -
     return others
 
 
-def _region_of(name: str, regions: Sequence[tuple[str, str]]) -> str:
-    """Return the region whose workers begin most like this one."""
-    fitting = [(len(start), region) for region, start in regions if name.startswith(start)]
-    return max(fitting)[1] if fitting else REGION
+def placed(name: str, regions: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Return the region whose workers begin most like this one, and how they begin."""
+    fitting = [pair for pair in regions if name.startswith(pair[1])]
+    return max(fitting, key=lambda pair: (len(pair[1]), pair[0]), default=(REGION, ""))
 
 
 def _handshake(rows: Any, number: int) -> float:

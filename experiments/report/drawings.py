@@ -129,7 +129,8 @@ def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
     """Entries in the order of the summary, without the A/A control, which looks like the entry that it repeats."""
     place = {entry.label: index for index, entry in enumerate(summary.entries)}
     field = sorted(competitors(results), key=lambda one: place[one.label])
-    return [one for one in field if results.scenario.entry(one.label).repeat_of is None] or field
+    repeated = (results.scenario.control_pair or ("", ""))[1]
+    return [one for one in field if one.label != repeated] or field
 
 
 SHADED = " Shaded: what the scenario does to workers."
@@ -215,8 +216,8 @@ def uniform(summary: Summary) -> dict[str, str]:
     return found
 
 
-ODDS = " A square is the ratio of the odds of a late or failed answer, which decide where both p99 are the deadline."
-BOUNDS = " An arrow is a bound: the p99 of one of both is the deadline."
+ODDS = " Where both p99 are the deadline, the odds of a late or failed answer decide, in their own panel."
+BOUNDS = " An arrow is a bound, without an interval: the p99 of one of both is the deadline."
 
 
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:

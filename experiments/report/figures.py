@@ -199,14 +199,15 @@ def forest(
     floors: dict[str, Interval],
     width: float = canvas.WIDTH,
 ) -> Figure:
-    """Paired ratios to the baseline with their confidence intervals, a panel per measure, rows as in `comparisons`."""
-    measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))
+    """Paired ratios to the baseline with their intervals, rows as in `comparisons`, a panel per measure that judges."""
+    measures = list(dict.fromkeys(comparison.judged_by for comparison in comparisons))
+    width = width if len(measures) == 1 else canvas.WIDTH
     labels = list(dict.fromkeys(comparison.label for comparison in comparisons))
     height = 1.4 + ROW * len(labels)
     figure, panels = canvas.blank(height, columns=len(measures), width=width, sharey=True)
     colours = {one.label: one.colour for one in field}
     for axes, measure in zip(panels, measures, strict=True):
-        ours = [comparison for comparison in comparisons if comparison.measure == measure]
+        ours = [comparison for comparison in comparisons if comparison.judged_by == measure]
         forest_panel(axes, ours, labels, floors.get(measure), colours)
     dot: Any = {"linestyle": "", "marker": "o", "markeredgecolor": GREY}
     handles: list[Line2D | Patch] = [
@@ -216,7 +217,9 @@ def forest(
     ]
     if floors:
         handles.append(Patch(facecolor=NOISE, alpha=0.55, label="bias (A/A pair)"))
-    canvas.legend_above(figure, handles, columns=3 if width < canvas.WIDTH else 4)
+    if any(comparison.at_deadline for comparison in comparisons):
+        handles.append(Line2D([], [], color=GREY, linestyle="", marker="<", label="bound"))
+    canvas.legend_above(figure, handles, columns=3 if width < canvas.WIDTH else 5)
     return figure
 
 
@@ -235,10 +238,8 @@ def forest_panel(
     for comparison in comparisons:
         y, interval, colour = labels.index(comparison.label), comparison.interval, colours[comparison.label]
         face = colour if comparison.standing in ("ahead", "behind") else WHITE
-        mark = "o" if comparison.judged_by == comparison.measure else "s"
-        if comparison.at_deadline:
-            mark = "<" if interval.ratio < 1 else ">"
-        else:
+        mark = "o" if not comparison.at_deadline else "<" if interval.ratio < 1 else ">"
+        if not comparison.at_deadline:
             axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
         axes.plot([interval.ratio], [y], mark, color=colour, markerfacecolor=face, markersize=7)
     canvas.rows(axes, [in_legend(label) for label in labels])
@@ -264,8 +265,8 @@ def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
     canvas.fixed_ticks(axes.xaxis, apart(candidates, *axes.get_xlim()), lambda ratio: f"× {ratio:g}")
-    better = "right is better" if comparisons[0].measure == "throughput" else "left is better"
-    judged = " or ".join(dict.fromkeys(one.judged_by for one in comparisons))
+    judged = comparisons[0].judged_by
+    better = "right is better" if judged == "throughput" else "left is better"
     ratio = f"{judged.replace(GOODPUT, 'odds of a miss')} / {comparisons[0].baseline}"
     between = "   " if len(ratio) < canvas.LONGEST_LINE - 10 else "\n"
     axes.set_xlabel(f"{canvas.folded(ratio)}{between}({better})")

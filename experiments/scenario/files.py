@@ -6,7 +6,7 @@ Every error in a file becomes one line that names the file and the field.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from math import inf
@@ -19,7 +19,7 @@ from balancer.config.documents import parsed, read_text
 from experiments.errors import BadInputError
 from experiments.scenario.drawn import drawn, is_drawn
 from experiments.scenario.events import ALL
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.supported import unread_with_engines
 from experiments.scenario.table import complaint_in_words
 from policies.loading.reference import located
@@ -89,7 +89,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def unread_keys(scenario: Scenario) -> Iterator[str]:
-    """Yield a message for every key that no run of the scenario would read."""
+    """Yield a message for every key that no run would read; not for results, as those of earlier versions have some."""
     for key, instead in scenario.load.unread.items():
         yield f"load.{key}: is not read with {instead}; leave it out"
     key = "requests" if scenario.load.mode == "open" else "duration"
@@ -98,12 +98,34 @@ def unread_keys(scenario: Scenario) -> Iterator[str]:
     for number, entry in enumerate(scenario.entries):
         if entry.batch is not None and scenario.load.mode == "open":
             yield f"entries.{number}.batch: is not read with mode = 'open'; leave it out"
+    yield from unreached(scenario)
+    yield from unlike_pairs(scenario.entries)
+    yield from unread_with_engines(scenario)
+
+
+def unreached(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for every key that would be read after the load has ended."""
+    load = scenario.load
+    end = load.duration if load.mode == "open" else inf
+    if load.arrivals == "burst" and load.start >= end:
+        yield f"load.start: the load ends at {end:g} s"
     counts = {ALL: len(scenario.workers)} | {region.name: region.workers for region in scenario.regions}
-    end = scenario.load.duration if scenario.load.mode == "open" else inf
     for number, event in enumerate(scenario.events):
         if event.stagger and (counts.get(event.target, 1) < 2 or event.at + event.stagger >= end):
             yield f"events.{number}.stagger: no second worker has its turn before the load ends; leave it out"
-    yield from unread_with_engines(scenario)
+
+
+def unlike_pairs(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield a message for a second A/A control, and for one that differs in more than label and thresholds."""
+    again = [entry for entry in entries if entry.repeat_of is not None]
+    for entry in again[1:]:
+        yield f"repeat_of: {entry.label!r} is one too many; one A/A pair shows the noise"
+    for entry in again:
+        first = next((one for one in entries if one.label == entry.repeat_of), entry)
+        odd = [key for key in ("policy", "batch", "balancer") if getattr(entry, key) != getattr(first, key)]
+        if first is entry or odd:
+            why = f"under another label{'; not the same: ' * bool(odd)}{', '.join(odd)}"
+            yield f"repeat_of: {entry.label!r} must be {entry.repeat_of!r} {why}"
 
 
 def is_scenario(name: str) -> bool:

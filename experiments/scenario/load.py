@@ -102,8 +102,6 @@ class Load(Model):
             raise ValueError(f"lasts: must be shorter than every ({self.every:g} s)")
         if self.every is not None and self.duration / self.every > MOST_SPELLS:
             raise ValueError(f"every: more than {MOST_SPELLS:,} times in {self.duration:g} s")
-        if self.arrivals == "burst" and self.start >= self.duration:
-            raise ValueError(f"start: the load ends at {self.duration:g} s")
         whole = sum(stage.duration for stage in self.stages)
         if self.arrivals == "stages" and not isclose(self.duration, whole):
             raise ValueError(f"duration: must be that of the stages together, {whole:g} s")

@@ -6,15 +6,16 @@ again, so an option obeys the same rules as a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
-from experiments.scenario.files import first_complaint
+from experiments.scenario.files import first_complaint, unreached
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import Entry, PolicySpec, Scenario
 from policies import registry
@@ -55,10 +56,13 @@ def overridden(scenario: Scenario, given: Overrides) -> Scenario:
     raw["entries"] = [entry.model_dump() for entry in entries]  # options as they are
     labels = [entry.label for entry in entries]
     raw["baseline"] = scenario.baseline if scenario.baseline in labels else labels[0]
-    chosen = checked(raw)
+    options = [field.name for field in fields(given) if getattr(given, field.name) not in (None, (), False)]
+    chosen = checked(raw, options)
     if chosen.load.is_replay:
         raw["load"]["duration"] = chosen.load.recorded_duration
-        chosen = checked(raw)
+        chosen = checked(raw, ())
+    for complaint in unreached(chosen) if given.duration and not any(unreached(scenario)) else ():
+        raise BadInputError(f"--duration: {complaint}")
     return chosen
 
 
@@ -127,13 +131,16 @@ def entries_named(entries: Sequence[Entry], name: str, label: str) -> list[Entry
     return [Entry(label=label, policy=PolicySpec(name=name))]
 
 
-def checked(raw: dict[str, Any]) -> Scenario:
-    """Validate the scenario again and construct every policy once, so that a bad option fails before a run."""
+def checked(raw: dict[str, Any], options: Sequence[str]) -> Scenario:
+    """Validate the scenario and construct every policy once. A complaint names its option, else all that were given."""
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
-        complaint = first_complaint(error)
-        raise BadInputError(f"--{complaint.removeprefix('load.').replace('_', '-', 1)}") from None
+        complaint = re.sub(r"^load(: |\.)", "", first_complaint(error))
+        named, _, rest = complaint.partition(": ")
+        words, rest = ([named], rest) if named in options else (options, complaint)
+        prefix = ", ".join(f"--{word.replace('_', '-')}" for word in words)
+        raise BadInputError(f"{prefix}: {rest}".removeprefix(": ")) from None
     for entry in scenario.entries:
         if not is_oracle(entry.policy.name):
             place = f"entries.{entry.label}"

@@ -274,7 +274,6 @@ class Scenario(Model):
     @model_validator(mode="after")
     def names_agree(self) -> Self:
         require_labels(self)
-        require_pair(self)
         regions = [region.name for region in self.regions]
         require_unique("regions", regions)
         require_known("home_region", self.home_region, regions)
@@ -350,19 +349,7 @@ def require_labels(scenario: Scenario) -> None:
     require_unique("entries", labels)
     require_known("baseline", scenario.baseline, labels)
     for entry in scenario.entries:
-        require_known("repeat_of", labels[0] if entry.repeat_of is None else entry.repeat_of, labels)
-
-
-def require_pair(scenario: Scenario) -> None:
-    """Raise `ValueError` if two entries repeat another, or one that differs in more than label and thresholds."""
-    again = [entry for entry in scenario.entries if entry.repeat_of is not None]
-    if len(again) > 1:
-        raise ValueError(f"repeat_of: {again[1].label!r} is one too many; one A/A pair shows the noise")
-    for entry in again:
-        first = scenario.entry(str(entry.repeat_of))
-        as_first = {key: getattr(first, key) for key in ("label", "repeat_of", "thresholds")}
-        if first is entry or entry.model_copy(update=as_first) != first:
-            raise ValueError(f"repeat_of: {entry.label!r} must be {first.label!r} under another label")
+        require_known("repeat_of", entry.repeat_of or labels[0], labels)
 
 
 def require_room(scenario: Scenario) -> None:

@@ -46,7 +46,7 @@ class PolicyTurns:
         self._balancer = balancer
         self._initial: dict[str, Any] = {}  # empty before `begin`
         self._expected: dict[str, Any] = {}
-        self._is_ours = True  # whether the policy in force was set here
+        self._is_ours = False  # whether the policy in force was set here
         self._versions: dict[str, str] = {}
         self._p99, self._errors = p99, errors
         self._poll = poll
@@ -97,6 +97,7 @@ class PolicyTurns:
 
     async def apply(self, policy: dict[str, Any]) -> None:
         """Put a policy in force, and watch it."""
+        self._is_ours = True  # it may be in force although the command fails
         await self._balancer.apply(policy)
         self._expected = policy
         self._watch = None if self.rails is None else Watch(self.rails)
@@ -159,7 +160,7 @@ class PolicyTurns:
         return reading
 
     def _restore(self) -> None:
-        """Put the initial policy in force, unless another client's is; stop signals are ignored meanwhile."""
+        """Put the initial policy in force, if another one was set here; stop signals are ignored meanwhile."""
         if not self._is_ours:
             return
         with signals_ignored():

@@ -36,7 +36,7 @@ MOST_LIVE_BLOCKS = 1000
 
 QUIETER = "close other programs, lower {}, or measure disturbed runs again by --patience 4m"
 
-NOTHING_ANSWERED = "Look at the kinds of errors below."
+NOTHING_ANSWERED = "The report has the kinds of errors."
 
 
 def no_run_lines(found: Evidence) -> tuple[str, str]:

@@ -207,10 +207,6 @@ def test_an_error_names_a_missing_recording() -> None:
     ("keys", "message"),
     [
         ({"arrivals": "burst", "peak": 5.0}, "lasts: needed by arrivals = 'burst'"),
-        (
-            {"arrivals": "burst", "peak": 5.0, "lasts": 1.0, "start": 20.0, "duration": 10.0},
-            "start: the load ends at 10 s",
-        ),
         ({"arrivals": "mmpp", "peak": 5.0, "lasts": 1.0}, "every: needed"),
         ({"arrivals": "ramp"}, "peak: needed"),
         ({"arrivals": "replay"}, "file: needed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -267,15 +269,26 @@ def test_a_much_slower_policy_is_rolled_back_at_once(tmp_path: Path) -> None:
 def test_an_initial_policy_that_breaks_a_guard_rail_is_told_first(
     tmp_path: Path, rails: tuple[float | None, float | None], why: str
 ) -> None:
-    """Before another policy gets a request, which could only be rolled back."""
+    """Before another policy gets a request, which could only be rolled back; the directory is free for another try."""
     balancer = MadeUpBalancer()
     balancer.error_share["old"] = 0.01
     with pytest.raises(
         BadInputError, match=f"^'old', the initial policy, breaks a guard rail already: .*{why}"
     ):
-        evaluate(balancer, tmp_path, 4, rails=rails)
-    assert balancer.put == [{"name": "old"}]
+        evaluate(balancer, tmp_path / "new", 4, rails=rails, is_reported=True)
+    assert balancer.put == []
     assert balancer.at == TIMES["period"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_policy_whose_command_failed_may_be_in_force() -> None:
+    balancer = MadeUpBalancer()
+    turns = PolicyTurns(balancer, poll=0.01)
+    turns.begin([*POLICIES.values()])
+    failing = patch.object(balancer, "apply", side_effect=BadInputError("no answer"))
+    with pytest.raises(BadInputError, match="no answer"), turns.restoring(), failing:
+        asyncio.run(turns.apply(POLICIES["fast"]))
+    assert balancer.put == [{"name": "old"}]
 
 
 def test_errors_break_a_guard_rail(tmp_path: Path) -> None:
@@ -376,7 +389,7 @@ def test_too_little_traffic_ends_the_evaluation(tmp_path: Path) -> None:
     balancer = MadeUpBalancer()
     with pytest.raises(BadInputError, match="--block must be long enough"):
         evaluate(balancer, tmp_path, 4, period=0.25, washout=0.1)
-    assert balancer.put == [{"name": "old"}]
+    assert balancer.put == []
 
 
 @pytest.mark.parametrize(("period", "washout"), [(60.0, 10.0), (6.0, 2.0), (2.0, 1.0), (0.5, 0.25)])

@@ -88,9 +88,9 @@ def test_a_curve_that_was_stopped_says_so(tmp_path: Path) -> None:
         scenario = at_rate(plain, 100 + number, 10.0)
         save_set(tmp_path / f"rate-{number:02d}", scenario, run_queues, stop_after=runs)
     curve = read_curve(tmp_path)
-    assert headline(curve).endswith(". Stopped: 10 planned runs are missing")
+    assert headline(curve).endswith(", the highest measured. Stopped: 10 planned runs are missing")
     assert as_json(curve)["missing_runs"] == 10
-    assert "missing" not in headline(replace(curve, missing=0))
+    assert headline(replace(curve, missing=0)).endswith(", the highest offered")
 
 
 def test_the_objective_is_in_measured_time(curve: Curve) -> None:

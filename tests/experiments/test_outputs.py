@@ -78,6 +78,35 @@ def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert line.startswith("::error title=turns%3A mean < 1 ms::mean is ")
 
 
+@pytest.mark.parametrize("name", ["campaign.json", "runs", "report.html", "summary.csv"])
+def test_thresholds_are_no_file_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It is checked before anything is measured, however the directory is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.toml").write_text(SCENARIO)
+    for out, directory in (("out", "out"), (tmp_path / "out", "out"), ("out", tmp_path / "a" / ".." / "out")):
+        files = ("--out", str(out), "--junit", str(Path(directory) / name))
+        done = run_in_process(cli, "experiments", "run", "two.toml", "--simulated", *files)
+        assert done.returncode == 2
+        assert "--junit: in --out it must end in .xml" in done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_outputs_are_in_a_directory_that_is_written_differently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.toml").write_text(SCENARIO)
+    given = ("two.toml", "--simulated", "--blocks", "1", "--out", str(tmp_path / "out"))
+    done = run_in_process(cli, "experiments", "run", *given, "--junit", "out/a.xml")
+    assert done.returncode == 1, done.stderr
+    assert cases_in(tmp_path / "out" / "a.xml")
+    revisions = ("compare", "--rev", "no-such", "no-such", "--json", "new/a.json", "--out", "new")
+    assert "--json" not in run_in_process(cli, "experiments", *revisions).stderr
+
+
 @needs_full_device
 @pytest.mark.usefixtures("unrendered")
 def test_full_disk_during_a_run_is_one_line_after_a_report_of_the_finished_runs(

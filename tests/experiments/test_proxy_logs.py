@@ -267,7 +267,15 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
         (("--format", "nginx", "--region", "eu"), "--region: must be NAME=START"),
         (
             ("--format", "nginx", "--region", "zz=99."),
-            "--region: 'zz' has no worker whose name or address begins",
+            "--region: 'zz' has no worker whose name or address begins '99.'",
+        ),
+        (
+            ("--format", "nginx", "--region", "eu=10.", "--region", "us=10.0."),
+            "--region: 'eu' has no worker whose name or address begins '10.' and no longer START",
+        ),
+        (
+            ("--format", "nginx", "--region", "us=10.", "--region", "us=172."),
+            "--region: 'us' has no worker whose name or address begins '172.'",
         ),
         (("--format", "nginx", "--placed-by", "nonsense"), "--placed-by: unknown policy 'nonsense'"),
         (("--region", "eu=10."), "--region: is for a log"),

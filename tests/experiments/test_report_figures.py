@@ -113,10 +113,20 @@ def test_the_verdict_has_a_picture_where_goodput_decides(tmp_path: Path) -> None
     hero = next(one for one in drawings(results, summary) if one.name == "verdict")
     assert "odds of a late or failed answer" in hero.caption
     assert "An arrow is a bound" in hero.caption
-    (axes,) = hero.draw().axes
-    assert [len(axes.get_yticklabels()), *axes.get_xticks()[[0, -1]]] == [2, 0.002, 3]
-    assert {"s", "<"} <= {line.get_marker() for line in axes.lines}
-    assert axes.get_xlabel().startswith("odds of a miss or p99 /")
+    figure = hero.draw()
+    odds, p99 = figure.axes
+    assert [len(odds.get_yticklabels()), odds.get_xticks()[-1], p99.get_xticks()[0]] == [2, 3, 0.002]
+    for axes, name, mark in ((odds, "odds of a miss /", "o"), (p99, "p99 /", "<")):
+        assert {line.get_marker() for line in axes.lines} & {"o", "<"} == {mark}
+        assert axes.get_xlabel().startswith(name)
+    assert "bound" in [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    hero = next(
+        one for one in drawings(results, replace(summary, comparisons=(behind,))) if one.name == "verdict"
+    )
+    figure = hero.draw()
+    (alone,) = figure.axes
+    assert alone.get_xlabel().startswith("odds of a miss /")
+    assert figure.get_figwidth() == NARROW
 
 
 def test_no_name_is_cut_off(tmp_path: Path) -> None:

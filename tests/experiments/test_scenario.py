@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from math import inf
 from pathlib import Path
@@ -9,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.measured.process_config import balancer_config, endpoint_of, toml, worker_argv
-from experiments.results.directory import plan
-from experiments.scenario.files import GROUPS, grouped, load_scenario, packaged
+from experiments.measured.process_config import balancer_config, endpoint_of, toml, toml_document, worker_argv
+from experiments.report.drawings import drawn_field, paired_drawing
+from experiments.results.directory import CAMPAIGN_FILE, load_results, plan
+from experiments.scenario.files import GROUPS, grouped, load_scenario, packaged, unread_keys
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Region, Scenario
+from experiments.verdict.summary import summarise
+from tests.support.command_line import run_in_process
+from tests.support.result_sets import write_results
 
 MINIMAL = """
 name = "tiny"
@@ -128,7 +134,7 @@ def test_an_a_a_control_of_the_file_replaces_that_of_the_preset(tmp_path: Path) 
     assert [entry.label for entry in scenario.entries if entry.repeat_of] == ["again"]
 
 
-def repeated(label: str, policy: str = "random", **keys: Any) -> dict[str, Any]:
+def repeated(label: str, policy: Any = "random", **keys: Any) -> dict[str, Any]:
     return {"label": label, "policy": policy, "repeat_of": "random", **keys}
 
 
@@ -141,15 +147,70 @@ def repeated(label: str, policy: str = "random", **keys: Any) -> dict[str, Any]:
         ([repeated("again", balancer={"retries": 0})], "'again' must be 'random' under another label"),
         ([repeated("again", batch=3)], "'again' must be 'random' under another label"),
         ([repeated("again", repeat_of="again")], "'again' must be 'again' under another label"),
-        ([repeated("again", repeat_of="")], "unknown ''"),
+        ([repeated("again", repeat_of="")], "'again' must be '' under another label"),
+        (
+            [repeated("again", policy={"name": "random", "x": 1}, batch=3)],
+            "another label; not the same: policy, batch",
+        ),
     ],
 )
-def test_an_a_a_control_is_one_entry_run_twice(entries: list[dict[str, Any]], message: str) -> None:
+def test_an_a_a_control_is_one_entry_run_twice(
+    tmp_path: Path, entries: list[dict[str, Any]], message: str
+) -> None:
     """Another policy as the repetition would count as noise, and a second pair would have no comparison."""
-    document = tomllib.loads(MINIMAL)
-    document["entries"] += entries
-    with pytest.raises(ValueError, match=message):
-        Scenario.model_validate(document)
+    document, file = tomllib.loads(MINIMAL), tmp_path / "tiny.toml"
+    document["entries"] += [
+        {key: value for key, value in entry.items() if value is not None} for entry in entries
+    ]
+    file.write_text(toml_document(document), encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        load_scenario(str(file))
+
+
+def test_a_burst_after_the_load_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    load = '[load]\nmode = "open"\narrivals = "burst"\nrate = 4\npeak = 5\nlasts = 1\nduration = 10\nstart = '
+    file.write_text(f"{MINIMAL}{load}10\n", encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"tiny\.toml: load\.start: the load ends at 10 s"):
+        load_scenario(str(file))
+    file.write_text(f"{MINIMAL}{load}9\n", encoding="utf-8")
+    assert load_scenario(str(file)).load.bursts == ((9.0, 10.0),)
+
+
+BURST = {"mode": "open", "arrivals": "burst", "rate": 40, "peak": 60, "lasts": 2, "start": 20, "duration": 4}
+STAGGERED = {"at": 1.0, "kind": "drain", "target": "all", "stagger": 100.0}
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"load": BURST},
+        {"events": [STAGGERED]},
+        {"quick": {"duration": 5.0}},
+        {"load": {"mode": "closed", "rate": 50.0}},
+        {"pairs": {0: "random (batch 10)"}},
+        {"pairs": {-1: "random"}},
+        {"pairs": {-1: ""}},
+    ],
+)
+def test_results_of_what_is_now_refused_are_read(tmp_path: Path, old: dict[str, Any]) -> None:
+    """What an earlier version accepted and measured stays readable, with the report that it has."""
+    write_results(tmp_path, blocks=2, requests=20)
+    file = tmp_path / CAMPAIGN_FILE
+    campaign = json.loads(file.read_text(encoding="utf-8"))
+    scenario = campaign["scenario"] | {key: value for key, value in old.items() if key != "pairs"}
+    for number, first in old.get("pairs", {}).items():
+        scenario["entries"][number]["repeat_of"] = first
+    file.write_text(json.dumps(campaign | {"scenario": scenario}), encoding="utf-8")
+    results = load_results(tmp_path)
+    assert [*unread_keys(results.scenario)]
+    summary = summarise(results)
+    for drawing in paired_drawing(drawn_field(results, summary), summary):
+        drawing.draw()
+    for command in ("show", "report"):
+        done = run_in_process(cli, "experiments", command, str(tmp_path))
+        assert done.returncode == 0, done.stderr
 
 
 def test_every_scenario_has_a_heading() -> None:
@@ -249,6 +310,43 @@ def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> 
     """Contradictions, unknown names and numbers out of range."""
     with pytest.raises(BadInputError, match=message):
         overridden(load_scenario("steady" if "duration" in options else "regions"), Overrides(**options))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("region-surge", {"duration": 3.0}, "--duration: load.start: the load ends at 3 s"),
+        ("rolling-restart", {"duration": 3.0}, "--duration: events.0.at: the load ends at 3 s"),
+        ("rolling-restart", {"duration": 3.0, "rate": 9.0}, "--rate, --duration: events.0.at: the load ends"),
+        (
+            "rolling-restart",
+            {"duration": 11.0},
+            "--duration: events.0.stagger: no second worker has its turn",
+        ),
+        ("steady", {"rate": 1e7, "duration": 1e5}, "--rate: 1,000,000,000,000 requests; a run has at most"),
+        ("region-surge", {"time_scale": 1e9}, "--time-scale: Input should be"),
+    ],
+)
+def test_a_complaint_names_options_that_were_given(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=f"^{message}"):
+        overridden(load_scenario(name), Overrides(**options))
+
+
+def test_an_event_after_a_record_is_no_option(tmp_path: Path) -> None:
+    (tmp_path / "at.txt").write_text("0\n1\n2\n", encoding="utf-8")
+    path = tmp_path / "tiny.toml"
+    load = '[load]\nmode = "open"\narrivals = "replay"\nfile = "at.txt"\n[[events]]\nat = 9\nkind = "drain"\n'
+    path.write_text(f"{MINIMAL}{load}", encoding="utf-8")
+    for given in (Overrides(), Overrides(blocks=3)):
+        with pytest.raises(BadInputError, match=r"^events\.0\.at: the load ends at 3 s"):
+            overridden(load_scenario(str(path)), given)
+
+
+def test_a_short_quick_run_has_its_bursts() -> None:
+    scenario = load_scenario("region-surge")
+    load = overridden(scenario, Overrides(quick=True, duration=3.0)).load
+    assert load.bursts
+    assert load.duration == 3
 
 
 def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:

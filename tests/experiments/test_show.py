@@ -46,6 +46,20 @@ def test_a_results_directory_is_shown_and_not_changed(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_results_of_a_stopped_campaign_say_so(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", blocks=1, requests=20, stop_after=3)
+    write_results(tmp_path / "whole", blocks=1, requests=20)
+    assert "INCOMPLETE  7 planned runs are missing" in shown(str(tmp_path / "r")).splitlines()
+    assert "INCOMPLETE" not in shown(str(tmp_path / "whole"))
+
+
+def test_results_without_an_answer_name_the_report(tmp_path: Path) -> None:
+    """The terminal has no kinds of errors."""
+    write_results(tmp_path / "r", blocks=1, requests=20, failures=1.0)
+    text = " ".join(shown(str(tmp_path / "r")).split())
+    assert "No verdict: no run had a success. The report has the kinds of errors." in text
+
+
 def test_help_imports_no_large_package() -> None:
     """The group's help shows at once."""
     code = (

@@ -71,6 +71,7 @@ def test_unknown_option_of_an_oracle_is_one_line(tmp_path: Path) -> None:
     done = run_in_process(cli, "experiments", "run", str(file), "--simulated", "--out", out)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "unexpected keyword argument 'power'" in done.stderr
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_a_control_differs_in_the_policys_random_choices() -> None:
