@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from experiments.compare.contrast import Contrast
@@ -82,5 +83,5 @@ def forest_drawing(sides: Sides, found: Sequence[Contrast]) -> list[Drawing]:
         "is better or worse; an interval inside the grey band is practically equal."
     )
     field = competitors(sides[1].results, colours_of(sides[0].results))
-    draw = lambda: figures.forest(field, shown, {}, canvas.NARROW)  # noqa: E731
+    draw = partial(figures.forest, field, shown, {}, canvas.NARROW)
     return [Drawing("verdict", "The verdict", caption, draw)] if shown else []

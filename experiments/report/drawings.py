@@ -256,5 +256,5 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
         f"Holm over all entries, is below 5 %.{marks}"
     )
-    draw = lambda: figures.forest(field, paired, floors)  # noqa: E731
+    draw = partial(figures.forest, field, paired, floors)
     return [*([hero] if deciding else []), Drawing("paired-ratios", "Against the baseline", caption, draw)]

@@ -73,10 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         fail(str(error))
     except KeyboardInterrupt:
         return 130
-    except (
-        BrokenPipeError
-    ):  # of a reader that leaves, such as `head`; the interpreter would write again at its end
-        sys.stdout = None
+    except BrokenPipeError:  # a reader has left, such as `head`
+        sys.stdout = None  # the interpreter would write again at its end
         return 1
     number = len(contract.RULES)
     print(f"\nIt breaks {broken} of {number} rules." if broken else f"\nIt keeps all {number} rules.")

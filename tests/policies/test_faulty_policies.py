@@ -19,6 +19,7 @@ from policies import (
     EndpointState,
     Outcome,
     OutcomeKind,
+    Policy,
     RequestFacts,
     Router,
     registry,
@@ -262,12 +263,12 @@ class Vetoing:
 
     banned = frozenset({"here-0"})
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Policy) -> None:
         self._inner = inner
         self.members_changed = getattr(inner, "members_changed", lambda *_: None)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        return self._inner.pick(facts.avoiding(self.banned), available.without(self.banned), now)  # type: ignore[no-any-return]
+        return self._inner.pick(facts.avoiding(self.banned), available.without(self.banned), now)
 
 
 @pytest.mark.parametrize("name", sorted(registry.TABLE))

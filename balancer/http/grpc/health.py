@@ -59,8 +59,6 @@ def _state_in(body: bytes) -> str:
         state = dict(message_fields(message)).get(1, 0)
     except ValueError:
         state = -1
-    return (
-        _STATES[state]
-        if isinstance(state, int) and 0 <= state < len(_STATES)
-        else "not a HealthCheckResponse"
-    )
+    if isinstance(state, int) and 0 <= state < len(_STATES):
+        return _STATES[state]
+    return "not a HealthCheckResponse"

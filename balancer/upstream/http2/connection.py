@@ -88,9 +88,7 @@ class Http2Session(asyncio.Protocol):
         self._touched: list[UpstreamHttp2Stream] = []  # streams with events in the read being parsed
         self._fields: Any = NO_FIELDS  # of the last final response,
         self._head = b""  # and these in HTTP/1.1
-        self._limit = max(
-            1, pool.stream_limit
-        )  # 0 is for short times (RFC 9113 § 6.5.2): one request asks again
+        self._limit = max(1, pool.stream_limit)  # one request asks again after a 0, which is for short times
         self._has_begun = self._is_leaving = self._is_gone = False
         self._blamed = -LAST_ID  # the last stream that the worker has named in a GOAWAY with an error
         self._reason = "the worker goes away"  # of requests that are refused here
