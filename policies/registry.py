@@ -340,7 +340,7 @@ def _argument(
     ):
         raise BadPolicyOption(option, f"must be {called}, got {value!r:.60}")
     if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also rejects NaN
-        raise BadPolicyOption(option, f"must be from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
+        raise BadPolicyOption(option, f"must be a number from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
     choices = get_args(annotation) if get_origin(annotation) is Literal else (value,)
     if value not in choices:
         raise BadPolicyOption(option, f"must be one of {', '.join(map(str, choices))}, got {value!r:.60}")

@@ -19,7 +19,7 @@ from experiments.inference.prompts import models_of, prompts_of
 from experiments.measured.process_config import balancer_config, endpoint_of, engine_argv, worker_argv
 from experiments.platform import processes
 from experiments.platform.control import balancer_status
-from experiments.platform.ports import lasting_ports
+from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child, program
 from experiments.scenario.event_kinds import HEALTHY, FaultState
 from experiments.scenario.places import TLS, places_of
@@ -115,7 +115,7 @@ class Fleet:
 
     async def _start(self) -> None:
         returns = returns_of(self.steps, len(self.places))
-        lasting = lasting_ports(sum(count > 0 for count in returns))
+        lasting = free_ports(sum(count > 0 for count in returns))
         ports = [next(lasting) if count else 0 for count in returns]
         self.workers = [await self._start_worker(worker, port) for worker, port in enumerate(ports)]
         self._spares = [

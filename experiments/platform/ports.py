@@ -12,18 +12,10 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> Iterator[int]:
-    """Yield `count` different loopback ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    yield from ports
+    """Yield `count` different loopback ports that are free now, below the ephemeral range.
 
-
-def lasting_ports(count: int) -> Iterator[int]:
-    """Yield `count` loopback ports below the ephemeral range, which the kernel assigns to no outgoing connection.
-
-    A worker that is killed and restarted may find its port from `free_ports` taken by a client connection.
+    The kernel assigns these to no outgoing connection and to no server that asks for any port: before a process listens
+    on its port, or while it is started again, no other one gets it.
     """
     taken = set[int]()
     while len(taken) < count:

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from experiments.errors import FleetFailedError
-from experiments.platform.ports import lasting_ports
+from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.client import Calls, scheduled
@@ -251,7 +251,7 @@ def instants(group: str, plan: ThirdPartyPlan, rng: Random) -> Iterator[float]:
 async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteChange:
     """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
-        port = next(lasting_ports(1))
+        port = next(free_ports(1))
         far = Provider(round_trip=ROUTE_FACTOR * ROUND_TRIP)
         async with AsyncExitStack() as first:
             await launch.worker(first, port=port, **worker_options(B, seed))

@@ -42,7 +42,7 @@ from benchmarks.storm.runs import (
     widened,
 )
 from experiments.platform import cpu_time
-from experiments.platform.ports import lasting_ports, lowest_ephemeral
+from experiments.platform.ports import free_ports, lowest_ephemeral
 from tests.benchmarks.commands import measured
 
 REQUEST = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
@@ -381,6 +381,6 @@ def test_short_storm(tmp_path: Path) -> None:
 
 def test_ports_of_restarted_workers_are_below_the_ephemeral_range() -> None:
     """No outgoing connection can take such a port while a worker is down."""
-    ports = list(lasting_ports(6))
+    ports = list(free_ports(6))
     assert len(set(ports)) == 6
     assert max(ports) < max(20_000, lowest_ephemeral())

@@ -163,7 +163,7 @@ ALLOWED = "must be text, numbers, true or false, or lists and tables of these, g
         ({"inner": 3}, "policy.inner: must be the name of a policy, or a table with a name and options"),
         ({"both": 0}, "policy.both: must be > 0, got 0"),
         ({"both": 11}, "policy.both: must be from -5 to 10, got 11"),
-        ({"table": 1e10}, "policy.table: must be from -1e+09 to 1e+09, got 1"),
+        ({"table": 1e10}, "policy.table: must be a number from -1e+09 to 1e+09, got 1"),
         ({"seconds": -1.0}, "policy.seconds: must be > 0, got -1.0"),
         ({"named": -1.0}, "policy.named: must be > 0, got -1.0"),
         ({"named": None}, "policy.named: must be a number, got None"),

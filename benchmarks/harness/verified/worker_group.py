@@ -17,7 +17,7 @@ from typing import Self
 from benchmarks.harness.verified.messages import WORKERS
 from experiments.measured.fleet import all_ready
 from experiments.platform import cpu_time, processes
-from experiments.platform.ports import lasting_ports
+from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child, program
 
 
@@ -43,7 +43,7 @@ class WorkerGroup:
     """Processes of the workers: `async with WorkerGroup(folder, core)` starts all six, in the order of `WORKERS`."""
 
     def __init__(self, folder: Path, core: int) -> None:
-        self.ports = tuple(lasting_ports(len(WORKERS)))
+        self.ports = tuple(free_ports(len(WORKERS)))
         self._folder, self._core = folder, core
         self._children: dict[str, Child] = {}
         self._started: list[Child] = []

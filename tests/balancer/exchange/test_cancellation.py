@@ -81,7 +81,7 @@ a second attempt sent       reset+reset/502/connection_broken  reset+reset/502/c
 
 BALANCER = """
 step                         deadline                                    drain         stop
-connected                    -/closed                                    ok/200        -/cut
+connected                    -/closed                                    ok/200        -/closed
 amid the head                -/408/head_timeout                          ok/200        -/cut
 amid a request               abandoned/408/body_timeout                  ok/200        abandoned/cut/shutting_down
 amid a kept body             -/408/body_timeout                          ok/200        -/cut/shutting_down
