@@ -8,7 +8,6 @@ it possible. docs/design.md shows the states and their transitions.
 
 from __future__ import annotations
 
-import asyncio
 from math import inf
 from typing import Final, cast
 
@@ -73,9 +72,6 @@ CHUNKED: Final = Framing.CHUNKED
 LARGE: Final = LARGE_BODY
 REPEATABLE: Final = IDEMPOTENT
 NEVER: Final = inf
-
-PAUSE: Final = 0.1
-"""Most seconds before a request is sent again that an endpoint has refused again, at the least half as many."""
 
 
 class Exchange(ExchangeState):
@@ -348,7 +344,7 @@ class Exchange(ExchangeState):
         if error.needs_own:
             self.needs_own = True
         if attempt.state is not STREAMING and may_retry(self, attempt, error):
-            self._retry(attempt, needs_fresh=True, needs_pause=is_again)
+            self._retry(attempt, needs_fresh=True)
         else:
             self.reject(error)
 
@@ -364,20 +360,12 @@ class Exchange(ExchangeState):
         else:
             self.repeat(attempt, ResponseTimeout.outcome, is_clean=False)
 
-    def _retry(self, attempt: Attempt, *, needs_fresh: bool, needs_pause: bool = False) -> None:
+    def _retry(self, attempt: Attempt, *, needs_fresh: bool) -> None:
         self.tried |= {attempt.assignment.state.id}
         self.last_attempt = None
         self._needs_fresh = needs_fresh
         self.cluster.counts.retried += 1
-        if needs_pause:
-            pause = PAUSE * self.cluster.pools.rng.uniform(0.5, 1.0)
-            asyncio.get_running_loop().call_later(pause, self._go_on)
-        else:
-            self.attempt()
-
-    def _go_on(self) -> None:
-        if self.state is not ENDED:
-            self.attempt()
+        self.attempt()
 
     # --- timeouts
 

@@ -131,7 +131,7 @@ def strange_in(svg: bytes) -> list[str]:
 
 def rename(directory: Path) -> None:
     """Labels, question, command, machine, versions, reasons; the files are written as an attacker would."""
-    path = directory / "campaign.json"
+    path, results = directory / "campaign.json", load_results(directory)
     campaign = json.loads(path.read_text(encoding="utf-8"))
     scenario = campaign["scenario"]
     labels = [entry["label"] for entry in scenario["entries"]]
@@ -148,7 +148,6 @@ def rename(directory: Path) -> None:
     campaign["versions"] = {name: name for name in NAMES}
     campaign["policy_files"] = [{"path": name, "version": name} for name in NAMES]
     path.write_text(json.dumps(campaign), encoding="utf-8")
-    results = load_results(directory)
     for planned, run in zip(results.campaign.plan, results.runs, strict=True):
         reasons = tuple(f"{name}\x1b[31m" for name in NAMES)
         places = [{"worker": NAMES[at], "region": NAMES[at + 3]} for at in range(len(run.facts.places))]
