@@ -66,7 +66,7 @@ def _leaderless() -> None:
 
 
 def test_endpoint_of_another_router_is_not_on_offer() -> None:
-    """Though it is selectable there and has the same id: nobody would count the request or settle it."""
+    """Though it is selectable there and has the same id: the request would neither be counted nor settled."""
     one, other = router(Led()), router(Led())
     serve(one)
     serve(other, 3)

@@ -59,7 +59,7 @@ async def test_checks_and_requests_share_connections(stage: Stage) -> None:
 
 async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
     """At the start and after it is added, without a request. It is closed at once: a worker that serves one connection
-    at a time would serve nobody else."""
+    at a time would serve no other client."""
     worker, other = await stage.worker(response()), await stage.worker(response())
     await stage.serve(worker, stage.dead_port(), health_checks={"first_connect": True})
     await stage.eventually(lambda: stage.pool("w0").counts.opened and stage.pool("w1").is_unreachable)
