@@ -262,6 +262,7 @@ class Http1Connection(Http1Responder):
         if self.is_held & HELD_BY_TURN:
             self.ends_late = True
             return True
+        self.ended_at = self._cluster.now()
         if self._pipelined is not None:  # a paused TLS transport still reports its end
             self.has_ended = self._pipelined.has_ended = True
             return True

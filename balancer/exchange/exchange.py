@@ -410,6 +410,8 @@ class Exchange(ExchangeState):
     def abandon(self, error: ConnectionCut) -> None:
         """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it."""
         if self.state is not ENDED:
+            if self.last_attempt is not None:
+                self.last_attempt.left_at = self.downstream.ended_at
             self.finish(LEFT, ABANDONED, error)
 
     def reject(self, error: ForwardingError, kind: OutcomeKind = ABANDONED) -> None:

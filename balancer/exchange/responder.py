@@ -153,6 +153,7 @@ class Responder(ClientSide):
     __slots__ = (
         "call",
         "charge",
+        "ended_at",
         "has_ended",
         "is_stream",
         "pending_upgrade",
@@ -166,8 +167,9 @@ class Responder(ClientSide):
         # More of a response is kept for the client than the write buffer's high-water mark (`buffering.py`).
         self.charge: Charge | None = None
         # The client has sent its FIN while a request was unanswered: it has closed, or has half-closed and still
-        # reads. False again once it was asked.
+        # reads. False again once it was asked. `ended_at` is when the FIN came, 0 before.
         self.has_ended = False
+        self.ended_at = 0.0
 
     @property
     def arrived(self) -> tuple[float, float]:
@@ -256,8 +258,9 @@ class Responder(ClientSide):
 
     def ask(self) -> None:
         """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
-        reset, which the next sweep finds."""
+        reset, which is looked for at the end of the sweep."""
         self.has_ended = False
+        self._process.has_asked = True
         self.send_continue()
 
     # --- what the client has not taken

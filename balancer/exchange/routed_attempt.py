@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OK: Final = OutcomeKind.OK
 ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
+ABANDONED: Final = OutcomeKind.ABANDONED
 
 
 class RoutedAttempt(UpstreamAttempt):
@@ -38,6 +39,7 @@ class RoutedAttempt(UpstreamAttempt):
     answer: AnswerReader | None = None  # of a request with a prompt
     connection = NOT_CONNECTED  # for the access log
     has_lost = False  # another attempt at the request was answered first
+    left_at = 0.0  # when the client left, if that was noticed later
     has_failed = False  # the attempt is settled with an outcome other than OK
     arm: Arm | None = None  # of the canary, that picked the endpoint
     tally: Tally | None = None  # of the version that the request is for, where one is on trial
@@ -112,13 +114,14 @@ class RoutedAttempt(UpstreamAttempt):
             if kind is OK or kind is ERROR_STATUS:
                 kind = self.failure[0]
         self.has_failed = kind is not OK
+        ended_at = max(self.left_at, self.sent_at) if kind is ABANDONED and self.left_at else now
         outcome = Outcome(
-            kind, status, self.sent_at, self.first_byte_at, now, bytes_in, self.bytes_out, self.load
+            kind, status, self.sent_at, self.first_byte_at, ended_at, bytes_in, self.bytes_out, self.load
         )
         if self.answer is not None:
             outcome.prompt = self.assignment.facts.prompt
             outcome.answer = self.answer.settled()
-        self.cluster.router.settle(self.assignment, outcome)
+        self.cluster.router.settle(self.assignment, outcome, now)
         if self.arm is not None:
             self.arm.record(outcome, self.assignment.routed_at)
         if self.tally is not None:

@@ -71,8 +71,8 @@ reasons."""
 QUEUED_PART: Final = 0.7
 """Time that the longest recent success took, as a part of the time after which a request was given up, from which it
 was lost in the queue. Where all successes took less, it hung. Where one took longer by as much, clients did not leave
-for the wait; a little longer shows nothing, since it is noticed up to two sweeps later that a client has left, and what
-its endpoint answers until then is a success."""
+for the wait; a little longer shows nothing: what its endpoint answers until the balancer notices that a client has left
+is a success."""
 
 UNBOUNDED_WAIT: Final = 25.0
 """Wait, as a multiple of the service time, in a worker's queue that rejects requests only once it is far too long. A
@@ -133,7 +133,8 @@ class Shedding:
         if not QUEUED_PART * age <= longest <= age / QUEUED_PART or answered_at <= outcome.sent_at:
             return False
         if kind is _ABANDONED:
-            is_one_client, self._left_at = now - self._left_at < SAME_ABANDON_S, now
+            left_at = outcome.ended_at
+            is_one_client, self._left_at = abs(left_at - self._left_at) < SAME_ABANDON_S, left_at
             return not is_one_client
         return True
 

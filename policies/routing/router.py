@@ -140,13 +140,15 @@ class Router(EndpointSet):
         if prompt is not None and self.active.first_token is not None:
             self.active.call(self.active.first_token, assignment.state, prompt, now)
 
-    def settle(self, assignment: Assignment, outcome: Outcome) -> None:
-        """Count the request out and record its outcome. Raises AlreadySettled the second time."""
+    def settle(self, assignment: Assignment, outcome: Outcome, now: float = 0.0) -> None:
+        """Count the request out and record its outcome; `now` if it had ended before. Raises AlreadySettled the second
+        time."""
         state = assignment.state
         if assignment.is_settled:
             raise AlreadySettled(f"the request to {state.id} was settled before")
         assignment.is_settled = True
-        assignment.answered(outcome.ended_at)
+        now = now or outcome.ended_at
+        assignment.answered(now)
         state.in_flight -= 1
         if state.published is not None:
             state.published[state.published_at] = state.in_flight - state.elsewhere
@@ -155,7 +157,7 @@ class Router(EndpointSet):
         is_failure = state.count(outcome, assignment.in_flight_at_send, assignment.number)
         active = self.active
         if active.observe is not None:
-            active.call(active.observe, state, outcome, outcome.ended_at)
+            active.call(active.observe, state, outcome, now)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             state.update_limit()
             if state.is_selectable and state.is_full:

@@ -34,12 +34,14 @@ class Queue:
             measure(self.router, self.clock, 2, near=SERVICE)
         self.requests = deque(self.router.route(TO_NEAR) for _ in range(waiting))
 
-    def end(self, number: int, kind: OutcomeKind, apart: float = 0.002) -> None:
-        """End the oldest requests, `apart` seconds from each other."""
-        for _ in range(number):
-            self.clock.time += apart
+    def end(self, number: int, kind: OutcomeKind, apart: float = 0.002, *, by_sweep: bool = False) -> None:
+        """End the oldest requests, `apart` seconds from each other; `by_sweep`: all are noticed at the end."""
+        first, last = self.clock.time + apart, self.clock.time + number * apart
+        for i in range(number):
+            ended_at = first + i * apart
+            self.clock.time = last if by_sweep else ended_at
             oldest = self.requests.popleft()
-            self.router.settle(oldest, outcome(oldest.routed_at, self.clock.time, kind))
+            self.router.settle(oldest, outcome(oldest.routed_at, ended_at, kind), self.clock.time)
 
     def send(self) -> str | None:
         """Send one more request; return its endpoint, or None if it is rejected."""
@@ -58,6 +60,13 @@ def busy(**options: float) -> Queue:
         queue.end(1, OK)
         queue.requests.append(queue.router.route(TO_NEAR))
     return queue
+
+
+def test_clients_that_leave_one_by_one_count_though_a_sweep_notices_them_together() -> None:
+    """An HTTP/1.1 client may have half-closed: whether it has left is asked by the next sweep, of all at once."""
+    queue = busy()
+    queue.end(int(MIN_LOST) + 1, ABANDONED, SERVICE, by_sweep=True)
+    assert queue.send() is None
 
 
 def overloaded(kind: OutcomeKind = ABANDONED, failed: int = int(MIN_LOST) + 1, **options: float) -> Queue:

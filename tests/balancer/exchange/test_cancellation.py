@@ -21,6 +21,8 @@ from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import Http1Connection
 from balancer.exchange.exchange import Exchange
 from benchmarks.harness.open_load import without_collections
+from policies.facts import Outcome
+from policies.routing.assignment import Assignment
 from tests.support.stage import Stage, quiet_loop
 from tests.support.steps import STEPS, Scene
 from tests.support.wire import Wire, answering_after, get
@@ -367,6 +369,29 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     assert stage.cluster.process.in_flight == 1
     await client_rst(scene)
     assert outcomes(stage) == ["abandoned"]
+    await assert_nothing_is_left(stage)
+
+
+async def test_one_sweep_is_enough_and_the_fin_is_when_the_client_left(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reset that answers the question of the sweep is looked for a round trip later."""
+    scene = Scene(stage, STEPS["a GET sent"])
+    await scene.set_up(grace=25.0)
+    router, settled = stage.cluster.router, list[tuple[float, float]]()
+    settle = router.settle
+
+    def noted(assignment: Assignment, outcome: Outcome, now: float = 0.0) -> None:
+        settled.append((outcome.ended_at, now))
+        settle(assignment, outcome, now)
+
+    monkeypatch.setattr(router, "settle", noted)
+    left_at = stage.clock.at
+    scene.client.leave()
+    await stage.turn()
+    stage.advance(0.2)
+    await stage.eventually(lambda: stage.cluster.process.in_flight == 0)
+    assert settled == [(left_at, left_at + 0.2)]
     await assert_nothing_is_left(stage)
 
 
