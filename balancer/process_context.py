@@ -5,6 +5,8 @@ It has time, counts and budgets, and implements no protocol; nothing in the pack
 
 from __future__ import annotations
 
+import asyncio
+import select
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -24,6 +26,10 @@ from policies.clock import SWEEP_PERIOD, Clock
 
 CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle client connection."""
+
+ANSWERED_IN_S: Final = 0.02
+"""Seconds in which a client that has closed answers an interim response with a reset: a round trip. The next sweep
+finds a later one."""
 
 FIRST_REQUEST: Final = 1.0
 """Seconds that any new client has for its handshake and the beginning of its first request; at shutdown within half of
@@ -59,7 +65,7 @@ class ProcessContext:
         self.cached_time = self.started_at = clock.now()
         # The Date field of the last sweep, for own responses and those without one (RFC 9110 § 6.6.1).
         self.date_line = b""
-        self.has_asked = False  # a client during the sweep whether it still reads
+        self._looks_soon = False  # for resets
         self.joins = False  # starts among siblings, which have the endpoints that its sources cannot read
         self.is_draining = False
         self.keeps_alive = True  # client connections are kept alive after a response
@@ -100,6 +106,34 @@ class ProcessContext:
         """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in
         turn."""
         self.keeps_alive = not (is_crowded or self.is_draining)
+
+    def look_soon(self) -> None:
+        """Look for resets soon: a client was asked whether it still reads."""
+        if not self._looks_soon:
+            self._looks_soon = True
+            asyncio.get_running_loop().call_later(ANSWERED_IN_S, self.abort_reset)
+
+    def abort_reset(self) -> None:
+        """Abort the connections that the client has reset while reading from them is paused.
+
+        Asks the kernel, in one system call, about paused connections only: the event loop reports a reset of the
+        others. A FIN is not a disconnect: a client may half-close and still read (RFC 9112 § 9.6), and the loop finds
+        the FIN in order, after the bytes before it. An interim response to a client that has sent its FIN shows which
+        it is: a closed one answers with a reset (`Exchange.client_ended`).
+        """
+        self._looks_soon = False
+        paused = {}
+        for downstream in self.downstreams:
+            transport = downstream.transport
+            if not (transport.is_reading() or transport.is_closing()):
+                paused[transport.get_extra_info("socket").fileno()] = downstream
+        if not paused or not hasattr(select, "poll"):  # Windows
+            return
+        looked_at = select.poll()
+        for descriptor in paused:
+            looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
+        for descriptor, _ in looked_at.poll(0):
+            paused[descriptor].abort()
 
     def abort(self) -> None:
         """End all client connections when the grace period is over."""

@@ -274,6 +274,8 @@ class Http1Connection(Http1Responder):
             return False
         self._reader = None
         self.has_ended = True
+        if isinstance(handler, Exchange):
+            handler.client_ended(self.ended_at)
         return True
 
     def connection_lost(self, error: Exception | None) -> None:

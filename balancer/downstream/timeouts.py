@@ -7,17 +7,11 @@ for each of ten thousand requests a second would cost more than forwarding some 
 from __future__ import annotations
 
 import asyncio
-import select
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
-from balancer.clients.client_usage import ClientConnection
 from balancer.process_context import ProcessContext
 from policies.clock import SWEEP_PERIOD
-
-ANSWERED_IN_S = 0.02
-"""Seconds in which a client that has closed answers an interim response with a reset: a round trip. The next sweep
-finds a later one."""
 
 SLICE = 20
 """Connections checked per loop iteration: half a millisecond, if all of them have to be refused."""
@@ -83,7 +77,7 @@ class Sweep:
         process = self._process
         process.cached_time = now
         self._note_date()
-        abort_disconnected(process.downstreams)
+        process.abort_reset()
         for number, downstream in enumerate(list(process.downstreams), 1):
             if downstream in process.downstreams:  # it may have closed during a pause
                 try:
@@ -94,29 +88,4 @@ class Sweep:
                     downstream.abort()
             if number % SLICE == 0:
                 yield
-        if process.has_asked:
-            process.has_asked = False
-            asyncio.get_running_loop().call_later(ANSWERED_IN_S, abort_disconnected, process.downstreams)
         self._also(now)
-
-
-def abort_disconnected(downstreams: Iterable[ClientConnection]) -> None:
-    """Abort the connections that the client has reset while reading from them is paused.
-
-    Asks the kernel, in one system call per sweep, about paused connections only: the event loop reports a reset of the
-    others. A FIN is not a disconnect: a client may half-close and still read (RFC 9112 § 9.6), and the loop finds the
-    FIN in order, after the bytes before it. An interim response to a client that has sent its FIN shows which it is: a
-    closed one answers with a reset (`Exchange.check`).
-    """
-    paused = {}
-    for downstream in downstreams:
-        transport = downstream.transport
-        if not (transport.is_reading() or transport.is_closing()):
-            paused[transport.get_extra_info("socket").fileno()] = downstream
-    if not paused or not hasattr(select, "poll"):  # Windows
-        return
-    looked_at = select.poll()
-    for descriptor in paused:
-        looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
-    for descriptor, _ in looked_at.poll(0):
-        paused[descriptor].abort()

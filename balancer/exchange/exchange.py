@@ -73,6 +73,10 @@ LARGE: Final = LARGE_BODY
 REPEATABLE: Final = IDEMPOTENT
 NEVER: Final = inf
 
+HALF_CLOSED_IN_S: Final = 0.1
+"""Seconds after a request in which a FIN is taken for a half-close; one that comes later, for the end of a client that
+waits no longer."""
+
 
 class Exchange(ExchangeState):
     """A request and its attempts: a `RequestHandler`, and a `Waiter` of the wait queue."""
@@ -385,6 +389,12 @@ class Exchange(ExchangeState):
             self.cluster.queue.check(self, now)
         elif attempt is not None:
             self.rules.check(self, attempt, now)
+
+    def client_ended(self, now: float) -> None:
+        """Ask a client that has sent its FIN whether it still reads, unless the FIN has come with the request: then the
+        next sweep asks."""
+        if now - self._started_at > HALF_CLOSED_IN_S and self._may_ask:
+            self.downstream.ask()
 
     @property
     def _may_ask(self) -> bool:

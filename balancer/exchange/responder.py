@@ -258,9 +258,9 @@ class Responder(ClientSide):
 
     def ask(self) -> None:
         """Find out whether a client that has sent its FIN still reads: a closed one answers an interim response with a
-        reset, which is looked for at the end of the sweep."""
+        reset."""
         self.has_ended = False
-        self._process.has_asked = True
+        self._process.look_soon()
         self.send_continue()
 
     # --- what the client has not taken

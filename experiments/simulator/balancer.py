@@ -7,7 +7,7 @@ they may be retried, and an answer arrives as a whole.
 from __future__ import annotations
 
 from functools import partial
-from math import floor, inf, nextafter
+from math import inf, nextafter
 from typing import Final
 
 from balancer.cluster.wait_queue import RequestQueue, Waiter
@@ -20,7 +20,6 @@ from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.worker_connections import WorkerConnections
-from policies.clock import SWEEP_PERIOD
 from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
@@ -217,10 +216,8 @@ class SimulatedBalancer(BalancerBase):
         worker, seen = attempt.connections.worker.number, Kind.OK if kind is _OK else Kind.ERROR_STATUS
         self._client.ended(attempt.number, seen, status, worker, attempt.tries, now)
 
-    def _count_out(
-        self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float, left_at: float = 0.0
-    ) -> None:
-        """Settle an attempt with its outcome at the router; `left_at` is when its client left, if it did."""
+    def _count_out(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
+        """Settle an attempt with its outcome at the router."""
         attempt.is_over = True
         attempt.kind = kind
         self._client.flying -= 1
@@ -228,11 +225,8 @@ class SimulatedBalancer(BalancerBase):
         assignment = attempt.assignment
         attempt.connections.leaving(assignment.routed_at, now)
         first_byte_at = now if status else None
-        ended_at = left_at or now
-        outcome = Outcome(
-            kind, status or None, attempt.sent_at, first_byte_at, ended_at, 0, 0, attempt.report
-        )
-        self.router.settle(assignment, outcome, now)
+        outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
+        self.router.settle(assignment, outcome)
 
     def tick(self, now: float) -> None:
         """Run the router's periodic work, and note the total of requests for the retry budget."""
@@ -314,17 +308,12 @@ class SimulatedBalancer(BalancerBase):
         self._count_out(attempt, _TIMEOUT, 0, now)
 
     def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
-        # An HTTP/1.1 client that has closed may have half-closed: the next sweep asks it, and soon finds it gone.
-        sweep = (floor(now / SWEEP_PERIOD) + 1.0) * SWEEP_PERIOD
-        for one in (attempt, attempt.rival):
-            if one is not None:
-                one.rival, one.is_loser = None, True
-                self._agenda.add(sweep, Call(partial(self._left, one, now)))
-
-    def _left(self, attempt: SimulatedAttempt, left_at: float, now: float) -> None:
-        """Notice that the client had left, unless its answer has come meanwhile."""
-        if not attempt.is_over:
-            self._count_out(attempt, _ABANDONED, 0, now, left_at)
+        rival = attempt.rival
+        attempt.rival = None
+        self._count_out(attempt, _ABANDONED, 0, now)
+        if rival is not None:
+            rival.rival = None
+            self._count_out(rival, _ABANDONED, 0, now)
 
     def _retry(self, attempt: SimulatedAttempt, now: float, *, is_fresh: bool) -> None:
         self.retried += 1

@@ -19,7 +19,7 @@ import pytest
 
 from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import Http1Connection
-from balancer.exchange.exchange import Exchange
+from balancer.exchange.exchange import HALF_CLOSED_IN_S, Exchange
 from benchmarks.harness.open_load import without_collections
 from policies.facts import Outcome
 from policies.routing.assignment import Assignment
@@ -372,10 +372,11 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     await assert_nothing_is_left(stage)
 
 
-async def test_one_sweep_is_enough_and_the_fin_is_when_the_client_left(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("after", [0.05, 0.5])
+async def test_client_that_has_left_is_found_at_once_or_by_one_sweep(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, after: float
 ) -> None:
-    """The reset that answers the question of the sweep is looked for a round trip later."""
+    """A FIN that comes long after the request is no half-close. The outcome has the time of the FIN."""
     scene = Scene(stage, STEPS["a GET sent"])
     await scene.set_up(grace=25.0)
     router, settled = stage.cluster.router, list[tuple[float, float]]()
@@ -386,12 +387,14 @@ async def test_one_sweep_is_enough_and_the_fin_is_when_the_client_left(
         settle(assignment, outcome, now)
 
     monkeypatch.setattr(router, "settle", noted)
+    stage.clock.at += after
     left_at = stage.clock.at
     scene.client.leave()
-    await stage.turn()
-    stage.advance(0.2)
+    if after < HALF_CLOSED_IN_S:
+        await stage.turn()
+        stage.advance(0.2)
     await stage.eventually(lambda: stage.cluster.process.in_flight == 0)
-    assert settled == [(left_at, left_at + 0.2)]
+    assert settled == [(left_at, stage.clock.at)]
     await assert_nothing_is_left(stage)
 
 
