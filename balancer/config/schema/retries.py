@@ -27,7 +27,7 @@ class RetryConfig(Section):
     )
     body: BufferSize = Field(
         default=65_536,
-        description="bytes | largest request body that is kept for a retry; a longer one is sent once",
+        description="bytes | largest request body that is kept for a retry; once more has come, it is not repeated",
     )
     statuses: tuple[ErrorStatus, ...] = Field(
         default=(502, 503),
