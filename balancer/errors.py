@@ -358,17 +358,20 @@ class RequestOverdue(ResponseTimeout):
     reason = "request_timeout"
 
 
-REASONS: Final = frozenset((
-    *("ambiguous_path", "authorization_failed", "bad_framing", "bad_grpc_timeout", "bad_host"),
-    *("bad_max_forwards", "bad_request_line", "bad_scheme", "bad_target", "bad_version"),
-    *("body_timeout", "body_too_large", "bytes_exhausted", "client_busy", "client_left"),
-    *("client_stalled", "connect_failed", "connect_timeout", "connection_broken", "deadline_passed"),
-    *("denied", "head_timeout", "head_too_large", "http2_error", "loop"),
-    *("malformed_body", "malformed_request", "malformed_response", "max_forwards", "method_not_allowed"),
-    *("name_unresolved", "no_endpoint_available", "no_route", "not_carried", "not_found"),
-    *("overloaded", "plain_http", "queue_full", "queue_timeout", "rate_limited", "request_timeout"),
-    *("response_timeout", "shed", "shutting_down", "stream_refused", "target_too_long", "tls_failed"),
-    *("too_many_fields", "tunnel_idle", "unknown_coding", "unknown_expectation", "unknown_origin"),
-    *("unknown_path", "unknown_protocol"),
+NOT_OF_CLIENTS: Final = frozenset((
+    *("authorization_failed", "bytes_exhausted", "connect_failed", "connect_timeout", "connection_broken"),
+    *("deadline_passed", "malformed_response", "name_unresolved", "no_endpoint_available", "not_carried"),
+    *("overloaded", "queue_full", "queue_timeout", "request_timeout", "response_timeout", "shed"),
+    *("shutting_down", "stream_refused", "tls_failed", "tunnel_idle"),
+))  # fmt: skip
+"""Reasons with a status of 5xx that are no fault of the client's request."""
+
+REASONS: Final = NOT_OF_CLIENTS | frozenset((
+    *("ambiguous_path", "bad_framing", "bad_grpc_timeout", "bad_host", "bad_max_forwards"),
+    *("bad_request_line", "bad_scheme", "bad_target", "bad_version", "body_timeout", "body_too_large"),
+    *("client_busy", "client_left", "client_stalled", "denied", "head_timeout", "head_too_large"),
+    *("http2_error", "loop", "malformed_body", "malformed_request", "max_forwards", "method_not_allowed"),
+    *("no_route", "not_found", "plain_http", "rate_limited", "target_too_long", "too_many_fields"),
+    *("unknown_coding", "unknown_expectation", "unknown_origin", "unknown_path", "unknown_protocol"),
 ))  # fmt: skip
 """Reasons of all error responses, which docs/operations.md explains."""

@@ -150,6 +150,15 @@ def test_every_reason_may_have_a_body() -> None:
     assert {reason for _, reason in errors_of_responses()} == errors.REASONS
 
 
+def test_failures_without_fault_of_the_client_are_counted_from_0_on() -> None:
+    """Those of the workers and of capacity, and that of the cluster that decides about requests."""
+    parts = re.split(r"^\*\*", TEXT, flags=re.MULTILINE)
+    tables = "".join(part for part in parts if part.startswith(("The workers, or", "No capacity")))
+    reasons = set(re.findall(r"^\| 5\d\d \| `(\w+)`", tables, re.MULTILINE))
+    assert reasons | {"authorization_failed"} == errors.NOT_OF_CLIENTS
+    assert reasons.isdisjoint({"bad_version", "unknown_coding"})
+
+
 def test_every_documented_error_exists() -> None:
     gone = sorted(documented_errors() - errors_of_responses())
     assert not gone, f"{PAGE}, tables of 'Errors': the code has none of {gone}"
@@ -197,7 +206,7 @@ def printed_lines() -> dict[str, str]:
             texts: list[ast.expr] = []
             if isinstance(node, ast.Call):
                 name = name_of(node)
-                texts = node.args[:1] if name in fatal or name.endswith("complain") else []
+                texts = node.args[:1] if name in fatal or name.endswith(("complain", "say")) else []
             elif isinstance(node, ast.JoinedStr | ast.Constant) and node not in pieces:
                 texts = [node] if beginning_of(node).startswith("balancer ") else []
             found |= {pattern_of(text): f"{module}:{text.lineno}" for text in texts if beginning_of(text)}

@@ -46,7 +46,6 @@ def handler_of(
     that the body names, this is called again by the handler that has received the body.
     """
     if request.target.startswith(ADMIN_PREFIX):
-        cluster.counts.requests += 1
         return admin_exchange(downstream, request), cluster.body_limit
     handler: RequestHandler | None = None
     mirror: Mirror | None = None

@@ -1,10 +1,11 @@
-"""Client-Cert and Client-Cert-Chain: fields that give workers the certificate of a client (RFC 9440)."""
+"""Client-Cert and Client-Cert-Chain: fields that give workers the certificate of a client (RFC 9440); its expiry."""
 
 from __future__ import annotations
 
 import _ssl
 import ssl
 from base64 import b64encode
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 CertificateFields = Literal["off", "leaf", "chain"]
@@ -23,6 +24,12 @@ def certificate_fields(tls: ssl.SSLObject, which: CertificateFields) -> bytes | 
         return b""
     others = _chain(tls)[1:] if which == "chain" else []
     return LEAF % _item(leaf) + (CHAIN % b", ".join(map(_item, others)) if others else b"")
+
+
+def has_expired(tls: ssl.SSLObject) -> bool:
+    """Return whether the client's certificate has expired, which a handshake that resumes a session does not check."""
+    certificate, now = tls.getpeercert(), datetime.now(UTC).timestamp()
+    return bool(certificate and ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now)
 
 
 def _item(certificate: bytes) -> bytes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from balancer.tls.client_certificate import CertificateFields, certificate_fields
+from balancer.tls.client_certificate import CertificateFields, certificate_fields, has_expired
 from balancer.tls.client_hello import NO_APPLICATION_PROTOCOL, offers_only_others
 
 RECORD: Final = 16_384
@@ -214,6 +214,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 self._fail(error)
             return
         self._forget_hello()
+        if self._object.server_side and self._object.session_reused and has_expired(self._object):
+            self._drain()  # without a new ticket
+            self._fail(ConnectionResetError("the certificate of the client's session has expired"))
+            return
         self._flush()
         self._is_open = True
         name, version, _ = self._object.cipher() or ("", "", 0)

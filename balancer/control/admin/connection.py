@@ -30,6 +30,7 @@ class AdminConnection(Http1Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._process.counts.connections -= 1  # it brings no traffic
         if not self._application.enter(self):
             self.abort()
 

@@ -13,10 +13,13 @@ from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from balancer.cluster.condition import STAYING, Condition, full_text, staying_text
+from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.families import exposed
 from balancer.control.admin.health import DRAINING, PANIC, SERVING, health_of
+from balancer.control.admin.metrics import OF_CLUSTER, OF_ENDPOINTS
 from balancer.control.admin.policy_report import summary
 from policies.insight.shadow import ratios_of
 from policies.stats.load import Histogram
@@ -61,6 +64,9 @@ LARGEST = frozenset(
     )
 )
 """Metrics merged by their maximum: 1 if 1 in any process, or counted by each process. So are gauges in seconds."""
+
+OF_CLUSTERS = frozenset(family.name for family in (*OF_CLUSTER, *OF_ENDPOINTS))
+"""Metrics that have the label `cluster` where there are named clusters."""
 
 REFUSED_RELOADS = (("result", "refused"),)
 """Labels of reloads that were refused, which are counted by the process that refuses them."""
@@ -184,26 +190,37 @@ def merged_metrics(texts: Iterable[str], last: Iterable[list[Metric]] = (), *, i
     `last` has the counters of processes that do not answer or have ended. They count, so that none ever falls, but for
     those of endpoints and clusters that are gone: they are removed from `last`, since one that returns begins at zero.
     """
-    families: dict[str, list[Metric]] = {}
-    for text in texts:
-        for family in text_string_to_metric_families(text):
-            families.setdefault(family.name, []).append(family)
-    there = [*families.get("steelyard_requests", ()), *families.get("steelyard_endpoint_available", ())]
-    known = {_place(), *(_place(**sample.labels) for family in there for sample in family.samples)}
-    for family in (family for counters in last for family in counters):
+    present = [family for text in texts for family in text_string_to_metric_families(text)]
+    there = [each for each in present if each.name in ("steelyard_requests", "steelyard_endpoint_available")]
+    labels_there = [sample.labels for family in there for sample in family.samples]
+    known = {_place(), *(_place(**labels) for labels in labels_there)}
+    is_named = any("cluster" in labels for labels in labels_there)
+    past = [family for counters in last for family in counters]
+    for family in past:
         family.samples = [one for one in family.samples if _place(**one.labels) in known]
+    families: dict[str, list[Metric]] = {}
+    for family in (*present, *past):
+        if family.name in OF_CLUSTERS:
+            family.samples = [_of_cluster(one, is_named) for one in family.samples]
         families.setdefault(family.name, []).append(family)
     return exposed(_family(name, same, is_one) for name, same in families.items())
 
 
-def _place(cluster: str = "", endpoint: str = "", **_: str) -> tuple[str, str]:
+def _place(cluster: str = DEFAULT, endpoint: str = "", **_: str) -> tuple[str, str]:
     return cluster, endpoint
+
+
+def _of_cluster(sample: Sample, is_named: bool) -> Sample:
+    """Return a sample with the label `cluster`, or without it: there may have been named clusters or not before."""
+    if is_named:
+        return sample._replace(labels={"cluster": DEFAULT, **sample.labels})
+    return sample._replace(labels={key: value for key, value in sample.labels.items() if key != "cluster"})
 
 
 def _family(name: str, same: list[Metric], is_one: bool) -> Metric:
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     for sample in (sample for family in same for sample in family.samples):
-        values.setdefault((sample.name, tuple(sample.labels.items())), []).append(sample.value)
+        values.setdefault((sample.name, tuple(sorted(sample.labels.items()))), []).append(sample.value)
     whole = Metric(name, same[0].documentation, same[0].type)
     is_measure = name in LARGEST or (same[0].type == "gauge" and name.endswith("_seconds"))
     merge = min if name in LEAST else max if is_measure else sum

@@ -22,8 +22,13 @@ from balancer.control.admin.routes_report import BOUNDS, EVENTS, PHASES
 from balancer.control.admin.status import cluster_status
 from balancer.control.admin.traffic_report import split_status
 from balancer.control.control_plane import ControlPlane
+from balancer.errors import NOT_OF_CLIENTS
 from balancer.mirroring.mirror import Mirror
 from balancer.upstream.pool import Pool
+
+REASONS: Final = dict.fromkeys(sorted(NOT_OF_CLIENTS), 0)
+CODES: Final = dict.fromkeys(("200", "500", "502", "503", "504"), 0)
+"""Errors and responses that are counted from 0 on: Prometheus takes the first value of a counter for no increase."""
 
 OF_PROCESS: Final = families_of("""
 gauge     steelyard_build_info             built{version}.{build}.{python}  Version, build and Python
@@ -207,6 +212,8 @@ def cluster_numbers(control_plane: ControlPlane) -> dict[str, Any]:
     kinds = ("prompt", "cached", "output")
     pools = cluster.pools.by_id
     return document | {
+        "errors": REASONS | document["errors"],
+        "responses": CODES | document["responses"],
         "all_fallback_picks": cluster.router.active.all_fallback_picks,
         "placed": asdict(control_plane.sticky_counts),
         "panic_in": {"": panic["everywhere"], **{one: one in panic["regions"] for one in regions}},

@@ -61,6 +61,19 @@ async def test_status_counters(stage: Stage) -> None:
     assert down["latency"]["p50"] is down["latency"]["mean"] is None
 
 
+async def test_admin_requests_are_no_traffic(stage: Stage) -> None:
+    """Those of monitoring neither hide that there is none nor keep its counts rising while it is drained."""
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
+    await stage.ask(get())
+    before = await status(stage)
+    for client in (await stage.listen_client(), await stage.admin_client()):
+        assert (await client.ask(local(b"/-/metrics"))).status == 200
+    assert (await (await stage.client()).ask(get(b"/-/live"))).status == 200
+    after = await status(stage)
+    assert (before["requests"], after["requests"]) == (1, 1)
+    assert (before["connections"], after["connections"]) == (1, 2), "that to the port for traffic"
+
+
 async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> None:
     """The Prometheus parser accepts the text, and the figures equal those of status."""
     await stage.serve(await stage.worker(response()), stage.dead_port())

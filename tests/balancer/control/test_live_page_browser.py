@@ -165,6 +165,18 @@ async def test_endpoint_drained_by_keyboard(start: Start, stage: Stage, tab: Tab
     await tab.eventually("find('#picks tbody').textContent.includes('r-1')")
 
 
+async def test_hot_restart_is_no_reload(start: Start, stage: Stage, tab: Tab) -> None:
+    """The number of reloads falls to that of the new program."""
+    _, url = await watched(start, stage)
+    await tab.open(url)
+    await tab.eventually("document.querySelector('#link')?.textContent === 'live'")
+    await tab.eventually("previous !== null")
+    with_reloads = "{{...previous, reload: {{...previous.reload, done: {}}}}}"
+    change = f"changesBetween({with_reloads}, {with_reloads})"
+    assert await tab.value(change.format(2, 0)) == []
+    assert await tab.value(change.format(2, 3)) == ["the configuration was reloaded"]
+
+
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_page_fits_the_window(start: Start, stage: Stage, tab: Tab, width: int, dark: bool) -> None:

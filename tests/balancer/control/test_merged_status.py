@@ -153,6 +153,39 @@ async def test_counters_of_an_endpoint_that_returns_begin_at_zero(stage: Stage, 
     assert counts == [2, 0, 1]
 
 
+@pytest.mark.parametrize("was_named", [False, True])
+async def test_counters_outlast_the_first_and_the_last_named_cluster(
+    stage: Stage, tmp_path: Path, was_named: bool
+) -> None:
+    """Those of the default cluster have the label `cluster` while there are others, and count on without it; also while
+    only one of two processes has reloaded."""
+    cluster = {"endpoints": [{"id": "n0", "address": "http://127.0.0.1:9"}]}
+    await stage.serve(await stage.worker(response()))
+    await stage.ask(get())
+    alone = metrics_text(stage.control_plane)[0]
+    assert b"cluster=" not in alone
+    await stage.close()
+    await stage.serve(await stage.worker(response()), clusters={"n": cluster})
+    await stage.ask(get())
+    named = metrics_text(stage.control_plane)[0]
+    assert b'cluster="n"' in named
+    before, after = (named, alone) if was_named else (alone, named)
+    await SiblingChannel(tmp_path, 0, 2).metrics(before)
+    found = samples_of((await SiblingChannel(tmp_path, 0, 2).metrics(after)).decode())
+    mixed = samples_of(merged_metrics([before.decode(), after.decode()]).decode())
+    label = [] if was_named else ["default"]
+    counters = [
+        ("steelyard_requests_total", *label),
+        ("steelyard_responses_total", *label, "200"),
+        ("steelyard_endpoint_outcomes_total", *label, "w0", "ok", "r"),
+        ("steelyard_endpoint_latency_seconds_count", *label, "w0", "r"),
+    ]
+    assert [found[name] for name in counters] == [2] * 4
+    assert {*found} == {*samples_of(after.decode())}
+    assert mixed["steelyard_requests_total", "default"] == 2
+    assert {*mixed} == {*samples_of(named.decode())}
+
+
 async def test_counters_of_a_cluster_that_is_gone_are_forgotten(stage: Stage, tmp_path: Path) -> None:
     cluster = {"endpoints": [{"id": "w0", "address": "http://127.0.0.1:9"}]}
     await stage.serve(await stage.worker(response()), clusters={"one": cluster, "other": cluster})

@@ -12,8 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.cluster.condition import DOWN, Condition
 from balancer.control.admin.metrics import metrics_text
+from balancer.errors import NOT_OF_CLIENTS
 from policies.facts import OutcomeKind
-from tests.support.admin_requests import local
+from tests.support.admin_requests import local, samples_of
 from tests.support.root import ROOT
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, response
@@ -28,7 +29,7 @@ RULES: list[dict[str, Any]] = [
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 EXPRESSIONS = QUERIES + [rule["expr"] for rule in RULES]
 
-METRIC = re.compile(r"\b((?:steelyard|process)_\w+)(?:\{([^}]*)\})?")
+METRIC = re.compile(r"\b((?:steelyard|process)_\w+|up\b)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!=|=)\s*"([^"]*)"')
 FROM_PROMETHEUS = {"job", "instance"}
 
@@ -45,7 +46,7 @@ async def exported(stage: Stage) -> dict[str, set[str]]:
         await stage.ask(get())
     await stage.ask(get(b"/named"))
     await stage.ask(get(b"/", b"Transfer-Encoding: gzip"))
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {"up": set()}  # Prometheus' own
     for family in text_string_to_metric_families(metrics_text(stage.control_plane)[0].decode()):
         labels = {label for sample in family.samples for label in sample.labels}
         found[family.name if family.type != "counter" else f"{family.name}_total"] = labels
@@ -69,6 +70,38 @@ async def test_every_metric_and_label_exists(stage: Stage) -> None:
         available = set().union(*(known[name] for name, _ in names)) | FROM_PROMETHEUS
         for group in re.findall(r"\bby \(([^)]*)\)", expression):
             assert {label.strip() for label in group.split(",")} <= available, expression
+
+
+def test_an_alert_fires_without_any_balancer() -> None:
+    """Also if Prometheus knows none: a discovered one that is gone has no `up`."""
+    [rule] = [rule for rule in RULES if "absent(" in rule["expr"]]
+    assert {name for name, _ in METRIC.findall(rule["expr"])} == {"up", "steelyard_ready"}
+
+
+async def test_failures_are_counted_from_0_on(stage: Stage) -> None:
+    """Prometheus takes the first value of a counter for no increase, so that it would miss the first failures."""
+    named = {"named": {"endpoints": [endpoint(stage.dead_port(), "a0")]}}
+    await stage.serve(stage.dead_port(), clusters=named, routes=[{"prefix": "/named", "cluster": "named"}])
+
+    def counts() -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
+        found = samples_of(metrics_text(stage.control_plane)[0].decode())
+        errors, responses = (
+            {
+                tuple(labels): number
+                for (name, *labels), number in found.items()
+                if name == f"steelyard_{what}_total"
+            }
+            for what in ("errors", "responses")
+        )
+        return errors, responses
+
+    errors, responses = counts()
+    assert not any((*errors.values(), *responses.values()))
+    assert {*errors} == {(cluster, reason) for cluster in ("default", "named") for reason in NOT_OF_CLIENTS}
+    assert (await stage.ask(get(b"/named"))).status == 502
+    after = counts()
+    assert [{*one} for one in after] == [{*errors}, {*responses}]
+    assert (after[0]["named", "connect_failed"], after[1]["named", "502"]) == (1, 1)
 
 
 async def test_clusters_are_told_apart(stage: Stage) -> None:
@@ -139,8 +172,9 @@ async def test_scrape_configuration_reads_the_metrics_and_the_rules(stage: Stage
     document = yaml.safe_load((folder / "prometheus.yaml").read_text(encoding="utf-8"))
     assert [(folder / name).is_file() for name in document["rule_files"]] == [True]
     [job] = document["scrape_configs"]
-    [rule] = [rule for rule in RULES if "job=~" in rule["expr"]]
-    assert re.fullmatch(re.findall(r'job=~"([^"]*)"', rule["expr"])[0], job["job_name"])
+    patterns = [pattern for rule in RULES for pattern in re.findall(r'job=~"([^"]*)"', rule["expr"])]
+    assert len(patterns) == 2
+    assert all(re.fullmatch(pattern, job["job_name"]) for pattern in patterns)
     await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
     client = await stage.listen_client()
     answer = await client.ask(local(job["metrics_path"].encode()))

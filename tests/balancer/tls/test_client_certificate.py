@@ -26,6 +26,9 @@ OWN = (
 )
 """Fields of a client that workers could take for ours."""
 
+NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL's x509_vfy.h."""
+
 
 def items(*paths: Path | str) -> list[bytes]:
     """The certificates of PEM files as the fields have them."""
@@ -113,6 +116,25 @@ async def test_resumed_session_keeps_the_certificate(
     first, second = (certificates(request) for request in worker.requests)
     assert first == second
     assert [name for name, _ in first] == [b"Client-Cert", b"Client-Cert-Chain"][: 1 + (fields == "chain")]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_session_of_an_expired_certificate_is_refused(
+    stage: Stage, shelf: Shelf, worker: ScriptedWorker, version: ssl.TLSVersion
+) -> None:
+    """It has begun while the certificate was valid: here, OpenSSL does not look at the time."""
+    await serve(stage, shelf, worker, "leaf")
+    stage.control_plane.config.server_tls[""].context.verify_flags |= NO_CHECK_TIME
+    context = shelf.client(shelf.pair("me", is_expired=True))
+    context.maximum_version = version
+    ask = partial(request_and_session, stage.running.address.port, context, NAME)
+    answer, session, _ = await asyncio.to_thread(ask)
+    assert answer.startswith(b"HTTP/1.1 200")
+    answer, _, is_reused = await asyncio.to_thread(ask, session)
+    assert (answer, is_reused, len(worker.requests)) == (b"", True, 1)
+    assert stage.cluster.process.counts.failed_arrivals == 1
+    answer, _, is_reused = await asyncio.to_thread(ask)
+    assert (answer[:12], is_reused) == (b"HTTP/1.1 200", False)
 
 
 @pytest.mark.parametrize("trusted", [[], ["127.0.0.1"]])

@@ -158,7 +158,7 @@ function changesBetween(before, now) {
   if (JSON.stringify(before.policy.spec) !== JSON.stringify(now.policy.spec)) changes.push(`the policy is ${now.policy.name}`);
   if (panicText(before.panic) !== panicText(now.panic)) changes.push(`panic: ${panicText(now.panic)}`);
   if (!before.draining && now.draining) changes.push("the balancer is draining");
-  if (before.reload.done !== now.reload.done) changes.push("the configuration was reloaded");
+  if (before.reload.done < now.reload.done) changes.push("the configuration was reloaded");
   if (before.processes !== now.processes) changes.push(`${now.processes} processes answer`);
   if (before.uptime > now.uptime + 1) changes.push("the balancer was restarted");
   return changes;
