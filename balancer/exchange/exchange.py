@@ -418,11 +418,18 @@ class Exchange(ExchangeState):
         self.finish(TUNNEL, OutcomeKind.TUNNELLED, error)
 
     def abandon(self, error: ConnectionCut) -> None:
-        """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it."""
-        if self.state is not ENDED:
-            if self.last_attempt is not None:
-                self.last_attempt.left_at = self.downstream.ended_at
-            self.finish(LEFT, ABANDONED, error)
+        """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it. A client
+        that leaves behind the last event of a stream has its answer, and only the end of the body is given up."""
+        attempt = self.last_attempt
+        if self.state is ENDED:
+            return
+        if attempt is not None:
+            answer = attempt.answer if attempt.state is STREAMING and error is CLIENT_LEFT else None
+            if answer is not None and answer.ends_early(self.cluster.now()):
+                self.finish(LEFT, OutcomeKind.OK)
+                return
+            attempt.left_at = self.downstream.ended_at
+        self.finish(LEFT, ABANDONED, error)
 
     def reject(self, error: ForwardingError, kind: OutcomeKind = ABANDONED) -> None:
         """End the exchange with an error, which the client sees as an error response or as a response that breaks off;
@@ -459,7 +466,7 @@ class Exchange(ExchangeState):
             cluster.counts.count_error(cause)
             if end is ERROR:
                 status, stays = cause.status, self._send_error(cause)
-        elif end is LEFT:
+        elif kind is ABANDONED:
             cluster.counts.abandoned += 1
         elif status >= 500 or (attempt is not None and end is WHOLE and attempt.failure is not None):
             cluster.counts.worker_errors += 1

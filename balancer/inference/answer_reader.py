@@ -1,8 +1,8 @@
 """Reads the answer to a prompt while it passes: when its tokens came, how many, and what its `usage` states.
 
 Nothing is copied but the last bytes, where `usage` is, once the answer has ended. In a stream of server-sent events an
-event is a token, in one of JSON lines a line; its text is not parsed. An answer with a Content-Encoding, or a status
-other than 200, is not read.
+event is a token, in one of JSON lines a line; its text is not parsed. An answer with a status other than 200 is not
+read, nor one with a Content-Encoding, whose first byte is taken for the first token where that concerns routing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ _has_done: Final = re.compile(rb"\ndata: ?\[DONE\]").search
 """Finds the last event of a stream. In a text a line's end is escaped."""
 
 _find_states: Final = re.compile(
-    rb'("finish_reason" ?: ?"(?!")|"(?:stop|done)" ?: ?true|"type" ?: ?"message_stop"|\rdata: ?\[DONE\])'
+    rb'("finish_reason" ?: ?"(?!")|"(?:stop|done)" ?: ?true|"type" ?: ?"message_stop"|[\r\n]data: ?\[DONE\])'
     rb'|"(?:choices" ?: ?\[\{|finish_reason" ?: ?(?:null|"")|(?:stop|done)" ?: ?false'
     rb'|type" ?: ?"(?:content_block|message)_)'
 ).findall
-"""Finds, slowly, what else tells that an answer is whole, as some engines send no [DONE]; or, outside the group, that
+"""Finds, slowly, all that tells that an answer is whole, as some engines send no [DONE]; or, outside the group, that
 it goes on: a stream of another kind tells neither. In a text quotes are escaped."""
+
+NOT_LAST: Final = b'"finish_reason'
+"""Beginning of what states an end although events may follow: of other choices, and `usage`."""
 
 STATE_END: Final = (b"/completions", b"/messages")
 """Ends of the paths whose streams state their end: those of OpenAI's API, chats included, and of Anthropic's."""
@@ -95,7 +98,7 @@ class AnswerReader:
         self._asked_at = asked_at
         self._states_end = states_end
         self._value_of = value_of
-        self._is_read = self._is_stream = False
+        self._is_read = self._is_stream = self._is_unseen = False
         self._event, self._first = EVENT, FIRST_EVENT
         self._events = 0  # before the first token
         self._tail: list[bytes] = []
@@ -108,6 +111,9 @@ class AnswerReader:
         if content is None:
             content = response.content = [found[1] for found in find_content(response.block)]
         self._is_read = response.status == 200 and None not in content
+        if response.status == 200 and not self._is_read:
+            self._counts.unread += 1
+            self._is_unseen = True
         self._is_stream = len(content) > 0
         if JSON_LINES in content:
             self._event, self._first = LINE, LINE[1:]
@@ -115,6 +121,9 @@ class AnswerReader:
     def came(self, data: bytes, now: float) -> None:
         """Take bytes of the body."""
         if not self._is_read:
+            if self._is_unseen:
+                self._is_unseen = False
+                self._router.first_token(self._assignment, now)
             return
         tail, facts = self._tail, self.facts
         tail.append(data)
@@ -151,8 +160,7 @@ class AnswerReader:
         """Take the end of the body."""
         if not self._is_read:
             return
-        facts, pieces = self.facts, self._tail
-        tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
+        facts, tail = self.facts, self._last()
         if self._is_stream and self._states_end and _has_done(b"\n" + tail) is None:
             states = _find_states(tail)
             if states and not any(states):
@@ -168,14 +176,31 @@ class AnswerReader:
         tokens = _number(usage, "completion_tokens")
         if tokens is not None:
             facts.tokens = tokens
-        elif "output_tokens" in usage:  # Anthropic's: what was cached is not among the tokens of the input
-            facts.tokens = _number(usage, "output_tokens") or facts.tokens
-            usage = _usage_in(self._start.partition(b"content_block")[0], self._value_of) | usage
-            parts = [_number(usage, name) for name in INPUT_TOKENS]
-            facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
-            return
+        else:
+            start = _usage_in(self._start.partition(b"content_block")[0], self._value_of)
+            if "output_tokens" in usage or "output_tokens" in start:  # Anthropic's
+                if usage != start:  # which states no count of the output
+                    facts.tokens = _number(usage, "output_tokens") or facts.tokens
+                # What was cached is not among the tokens of the input.
+                parts = [_number(start | usage, name) for name in INPUT_TOKENS]
+                facts.prompt_tokens, facts.cached_tokens = sum(each or 0 for each in parts) or None, parts[0]
+                return
         facts.prompt_tokens = _number(usage, "prompt_tokens")
         facts.cached_tokens = _number(usage.get("prompt_tokens_details"), "cached_tokens")
+
+    def ends_early(self, now: float) -> bool:
+        """Return whether the last event of a stream has come, as behind which some clients close; then take it for the
+        end of the body."""
+        states = _find_states(self._last()) if self._is_stream else []
+        is_over = any(state and not state.startswith(NOT_LAST) for state in states)
+        if is_over:
+            self.end(now)
+        return is_over
+
+    def _last(self) -> bytes:
+        """Return the last bytes that have come."""
+        pieces = self._tail
+        return (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
 
     def settled(self) -> Answer | None:
         """Count the answer, whole or not, if it has begun; return what is known of it, None without a prompt."""

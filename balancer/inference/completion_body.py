@@ -22,7 +22,7 @@ ABSENT: Final = msgspec.Raw()
 class CompletionBody(msgspec.Struct):
     """The keys that are read; `messages`, `prompt`, `tools` and `system` as JSON, `ABSENT` where they are."""
 
-    model: str = ""
+    model: str | None = None
     messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
@@ -34,7 +34,7 @@ class CompletionBody(msgspec.Struct):
     user: str | None = None
 
 
-Values = tuple[str, Any, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
+Values = tuple[str | None, Any, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
 
 
 class ModelKey(msgspec.Struct):

@@ -107,7 +107,8 @@ class PromptReader:
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:
         """Return the prompt of a decoded body. Raises what `decode` raises for a value of the wrong type."""
         values = self._values(found)  # one call instead of ten look-ups
-        model, messages, prompt, tools, system, is_streamed, most, most_completion, session_id, user = values
+        named, messages, prompt, tools, system, is_streamed, most, most_completion, session_id, user = values
+        model = named or ""
         text = bytes(messages)
         first = text[:1]
         if first in ABSENT:

@@ -11,10 +11,12 @@ class TokenCounts:
 
     `ttft` is the time to first token, from the arrival of the request; `tpot` the time per output token after it. Of
     prompts, tokens are those that the answers' `usage` states, or an estimate; of these `cached` are stated to be.
+    `unread` answers had a Content-Encoding.
     """
 
     def __init__(self) -> None:
         self.prompts = 0
+        self.unread = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0

@@ -198,6 +198,15 @@ async def test_bad_request_is_an_error_in_openai_format(
     assert named in answer["error"]["message"]
 
 
+async def test_body_that_is_not_in_its_encoding_is_refused(
+    start: StartEngine, session: ClientSession
+) -> None:
+    url = (await start()).url
+    fields = {"Content-Encoding": "gzip"}
+    async with session.post(f"{url}/v1/chat/completions", data=b"{}", headers=fields) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (400, 400)
+
+
 async def test_cut_answer_is_incomplete(start: StartEngine, session: ClientSession) -> None:
     worker = await start()
     await set_faults(session, worker, cut=True)

@@ -112,6 +112,8 @@ class InferenceApp:
     async def _handle(self, request: web.Request, kind: type[Body]) -> web.StreamResponse:
         try:
             body = kind.model_validate_json(await request.read())
+        except web.RequestPayloadError:
+            return refusal(400, "body: not in its Content-Encoding")
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))

@@ -114,6 +114,7 @@ counter   steelyard_route_events            route_events{what}             Chang
 counter   steelyard_route_watch_connections visits{result}                 Test connections of the route watch
 counter   steelyard_prompts                 inference.prompts              Requests whose prompt was read
 counter   steelyard_prompts_unread          inference.unread{reason}       Requests whose body has no prompt
+counter   steelyard_answers_unread          inference.unread_answers       Answers with a Content-Encoding
 counter   steelyard_tokens                  tokens{kind}                   Tokens of prompts, cached ones, of answers
 histogram steelyard_ttft_seconds            inference.ttft                 Request to first token
 histogram steelyard_tpot_seconds            inference.tpot                 Time per token after the first

@@ -113,6 +113,7 @@ def inference_status(cluster: Cluster, describe: Describe) -> dict[str, Any] | N
         "cached_tokens": counts.cached_tokens,
         "output_tokens": counts.output_tokens,
         "unread": {reason: reader.unread[reason] for reason in REASONS},
+        "unread_answers": counts.unread,
         "ttft": describe(counts.ttft),
         "tpot": describe(counts.tpot),
     }

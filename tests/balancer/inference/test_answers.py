@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from balancer.inference.token_counts import TokenCounts
 from policies.facts import Outcome, OutcomeKind
 from policies.prompts import Answer
 from tests.support.prompts import (
@@ -20,12 +23,17 @@ from tests.support.prompts import (
     inference,
     reader_of,
 )
-from tests.support.wireless import Wireless, sends
+from tests.support.wireless import Peer, Wireless, sends
 
 STREAM = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 END = b"0\r\n\r\n"
+
+
+def counts_of(stage: Wireless) -> TokenCounts:
+    assert stage.cluster.prompts is not None
+    return stage.cluster.prompts.counts
 
 
 def chunk(data: bytes) -> bytes:
@@ -254,6 +262,21 @@ def test_usage_of_anthropic_in_two_events() -> None:
             assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 3)
 
 
+@pytest.mark.parametrize("text", ["a", "a" * 300])
+def test_stream_of_anthropic_that_ends_early(text: str) -> None:
+    """What `message_start` states of the input counts, but not its number of output tokens, which is none."""
+    usage = {"input_tokens": 18, "cache_read_input_tokens": 32, "output_tokens": 1}
+    begin = event({"type": "message_start", "message": {"content": [], "usage": usage}})
+    block = event({"type": "content_block_start", "content_block": {"type": "text", "text": ""}})
+    deltas = [event({"type": "content_block_delta", "delta": {"text": text}})] * 20
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True), b"/v1/messages")
+        sends(stage, worker, STREAM, *map(chunk, [begin, block, *deltas]), END)
+        assert not client.received.endswith(END)
+        answer = cast(Answer, reader_of(stage).outcomes[0].answer)
+        assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 21)
+
+
 def test_stream_of_known_length_that_lacks_its_end() -> None:
     """Its bytes are all there, so that only a reset shows that the answer is not."""
     with inference() as stage:
@@ -341,14 +364,35 @@ def test_usage_that_states_nothing(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "fields"), [(b"400 Bad Request", b""), (b"200 OK", b"Content-Encoding: gzip\r\n")]
+    ("status", "fields", "counted"),
+    [(b"400 Bad Request", b"", 0), (b"200 OK", b"Content-Encoding: gzip\r\n", 1)],
 )
-def test_answers_that_are_not_read(status: bytes, fields: bytes) -> None:
+def test_answers_that_are_not_read(status: bytes, fields: bytes, counted: int) -> None:
     body = json.dumps({"usage": USAGE}).encode()
     with inference() as stage:
         answer = cast(Answer, unstreamed(stage, body, status=status, fields=fields).answer)
         assert (answer.first_token_at, answer.prompt_tokens, answer.tokens) == (None, None, 0)
-        assert not reader_of(stage).first_tokens
+        assert len(reader_of(stage).first_tokens) == counted
+        assert counts_of(stage).unread == counted
+
+
+def test_first_byte_of_an_encoded_stream_is_its_first_token_for_the_policy() -> None:
+    """Otherwise it would take the prompt to wait until the stream has ended. No token is counted."""
+    with inference() as stage:
+        _, worker = asked(stage, chat("hello", stream=True))
+        begun = stage.cluster.now()
+        sends(stage, worker, STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"))
+        for piece in gzip.compress(A + DONE)[:10], gzip.compress(A + DONE)[10:]:
+            stage.advance(1.0)
+            sends(stage, worker, chunk(piece))
+        assert [at - begun for at in reader_of(stage).first_tokens] == pytest.approx([1.0])
+        sends(stage, worker, END)
+        assert (counts_of(stage).unread, counts_of(stage).ttft.count, counts_of(stage).output_tokens) == (
+            1,
+            0,
+            0,
+        )
+        assert reader_of(stage).outcomes[0].kind is OutcomeKind.OK
 
 
 def test_little_is_kept_of_a_long_answer() -> None:
@@ -369,6 +413,47 @@ def test_client_that_leaves_ends_the_answer() -> None:
         assert outcome.kind is OutcomeKind.ABANDONED
         assert cast(Answer, outcome.answer).tokens == 1
         assert not worker.is_open
+
+
+MESSAGE_STOP = event({"type": "message_delta", "usage": {"output_tokens": 2}}) + event(
+    {"type": "message_stop"}
+)
+
+
+@pytest.mark.parametrize("ends", [Peer.end, Peer.vanish])
+@pytest.mark.parametrize(
+    ("head", "last", "is_whole"),
+    [
+        (STREAM, STOP + USAGE_EVENT + DONE, True),
+        (STREAM, DONE.replace(b"\n", b"\r\n"), True),
+        (STREAM, MESSAGE_STOP, True),
+        (STREAM, event({"stop": True}), True),
+        (LINES, b'{"done":true}\n', True),
+        (STREAM, STOP, False),
+        (STREAM, delta(content="data: [DONE]"), False),
+        (STREAM.replace(b"text/event-stream", b"application/json"), b'{"done":true}', False),
+        (STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: x\r\n\r\n"), DONE, False),
+    ],
+)
+def test_client_that_leaves_behind_the_last_event_has_its_answer(
+    ends: Callable[[Peer], None], head: bytes, last: bytes, is_whole: bool
+) -> None:
+    """OpenAI's client closes as soon as it has [DONE]: the end of the body comes later. Behind a `finish_reason`
+    further choices may come."""
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True))
+        sends(stage, worker, head, chunk(A), chunk(B), chunk(last))
+        ends(client)
+        stage.turn()
+        (outcome,) = reader_of(stage).outcomes
+        assert outcome.kind is (OutcomeKind.OK if is_whole else OutcomeKind.ABANDONED)
+        counts = stage.cluster.counts
+        assert (counts.abandoned, counts.responses[200]) == (0 if is_whole else 1, 1)
+        assert not worker.is_open
+        if last.startswith(STOP + USAGE_EVENT):
+            answer = cast(Answer, outcome.answer)
+            assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 3)
+            assert (counts_of(stage).prompt_tokens, counts_of(stage).output_tokens) == (50, 3)
 
 
 def test_edited_attempts_are_read_too() -> None:
@@ -392,8 +477,7 @@ def test_counts() -> None:
         sends(stage, worker, STREAM, chunk(delta(content="a")))
         stage.advance(0.5)
         sends(stage, worker, chunk(delta(content="b")), chunk(event({"usage": USAGE}) + DONE), END)
-        assert stage.cluster.prompts is not None
-        counts = stage.cluster.prompts.counts
+        counts = counts_of(stage)
         assert [counts.prompts, counts.prompt_tokens, counts.output_tokens] == [1, 50, 3]
         assert [counts.ttft.count, counts.ttft.total] == pytest.approx([1, 3.0])
         assert [counts.tpot.count, counts.tpot.total] == pytest.approx([1, 0.25])

@@ -124,6 +124,10 @@ def test_content_parts() -> None:
     assert len(read(body).blocks) == 10
 
 
+def test_model_that_is_null_is_none() -> None:
+    assert (read(b'{"prompt":"x","model":null}').model, read(b'{"prompt":"x"}').model) == ("", "")
+
+
 def test_last_of_two_equal_keys_counts() -> None:
     assert read(b'{"model":"a","prompt":"x","model":"b","prompt":"longer"}').tokens == len('"longer"') / 4
 
