@@ -16,7 +16,7 @@ import click
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective, set_by_kind
 from balancer.config.loading import ListenOptions, LoadedSettings, Settings, endpoints_from_workers
-from balancer.config.problems import ConfigError, in_cluster
+from balancer.config.problems import ConfigError, from_message, in_cluster, line_for
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import listed
 from balancer.config.sources import PREFIX
@@ -159,7 +159,13 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         for line in effective(reading.settings, reading.source):
             click.echo(printable(line))
         return
-    for line in [*report(reading, file)]:  # all of it is made first: a file of endpoints may be invalid
+    try:
+        lines = [*report(reading, file)]  # all of it is made first: a file of endpoints may be invalid
+    except ConfigError as error:
+        raise ConfigError(
+            *(line_for(from_message(each), reading.source) for each in error.problems)
+        ) from None
+    for line in lines:
         click.echo(line)
 
 

@@ -113,7 +113,10 @@ def load_table(curve: Curve) -> Table:
         "blocks",
         "",
     )
-    note = "p99 and mean have failures at the deadline; geometric means over blocks. Grey: fewer than 100 beyond."
+    note = (
+        "p99 and mean have failures at the deadline; geometric means over blocks. Grey: fewer than 100 beyond. "
+        "Answered: in the last three quarters of a run, in which chance may offer a little more than the rate."
+    )
     rows = tuple(
         cells(point, curve.knee(point.label) is point) for label in curve.labels for point in curve.of(label)
     )

@@ -214,10 +214,12 @@ def headline(found: Sequence[Contrast], one: Side) -> str:
     own = [item for item in found if item.measure == measure]
     kinds = [WORDS.get(standing, standing) for standing in get_args(Standing)]
     groups = {kind: [item.label for item in own if item.in_words == kind] for kind in ("worse", *kinds)}
-    shown = [f"{kind}: {', '.join(labels)}" for kind, labels in groups.items() if labels]
-    needed = f" ({ENOUGH_BLOCKS} blocks are needed)" if groups["no verdict"] else ""
+    few = ", ".join(groups.pop("no verdict"))
+    shown = "; ".join(f"{kind}: {', '.join(labels)}" for kind, labels in groups.items() if labels)
+    words = [f"the second is {shown}"] * bool(shown)
+    words += [f"there is no verdict on {few} ({ENOUGH_BLOCKS} blocks are needed)"] * bool(few)
     unit = units_of(one.scenario.inference is not None)[measure]
-    return f"By {unit}, the second is {'; '.join(shown)}{needed}."
+    return f"By {unit}, {'; '.join(words)}."
 
 
 def invalid(given: Side) -> list[str]:

@@ -45,7 +45,7 @@ from experiments.stats.comparison import ENOUGH_BLOCKS
 
 EPILOG = """\b
 Examples:
-  experiments load http://127.0.0.1:8080/                    50 requests per second for 10 s
+  experiments load http://127.0.0.1:8080/                    50 requests per second for 30 s
   experiments load https://api.example.org/ping --rate 200 --duration 30s --cacert ca.pem
   experiments load old=http://10.0.0.1/ new=http://10.0.0.2/  two services, in blocks of random order
   experiments load http://127.0.0.1:8080/ http://127.0.0.1:8080/   an A/A control: the noise
@@ -74,7 +74,7 @@ bodies are not written. A file of --traffic:
   to = 400                     # the rate grows to it; left out: it stays
   duration = "2m"
 
-Exit codes: 0 done, 1 a threshold failed or a guard rail broke, 2 bad input, 3 no connection, 130 stopped.
+Exit codes: 0 done, 1 a threshold not met or a guard rail broken, 2 bad input, 3 no connection, 130 stopped.
 """
 
 RATE, MOST_RATE = 50.0, 10_000.0
@@ -92,7 +92,7 @@ SECRET = ("--header", "--data", "--token")
 @click.command(epilog=EPILOG, context_settings={"show_default": True})
 @click.argument("urls", metavar="[NAME=]URL…", nargs=-1, required=True)
 @click.option("--rate", type=Number(0, MOST_RATE, min_open=True), default=RATE, help="Requests per second.")
-@click.option("--duration", type=DURATION, default="10s", help="Time of each run.")
+@click.option("--duration", type=DURATION, default="30s", help="Time of each run.")
 @click.option(
     "--stages", metavar="RATE:TIME,…", help="Instead of both: rates one after another; FROM-TO: a ramp."
 )
@@ -114,7 +114,7 @@ SECRET = ("--header", "--data", "--token")
     "thresholds",
     multiple=True,
     metavar="TEXT",
-    help="As 'p99 < 200 ms'; exit code 1 if missed.",
+    help="As 'p99 < 200 ms'; exit code 1 if missed or not judged, with too few requests.",
 )
 @click.option(
     "--connections",

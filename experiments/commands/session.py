@@ -177,7 +177,7 @@ def present(
     junit: Path | None = None,
     out: Path | None = None,
 ) -> int:
-    """Write the report, into `out` if given, and print its main results; returns 1 when a threshold failed, else 0."""
+    """Write the report, into `out` if given, and print its main results; returns 1 with unmet thresholds, else 0."""
     with console.status("Drawing the report"):
         summary = write_report(directory, parquet, out)
     if page is not None:
@@ -186,7 +186,7 @@ def present(
     print_summary(summary, console)
     console.print(Text(f"Report: {(out or directory) / 'report.html'}"), soft_wrap=True)
     report_checks(summary.scenario.name, checks_of(summary), junit)
-    return 1 if summary.failed_thresholds else 0
+    return 1 if summary.unmet_thresholds else 0
 
 
 def remedies(summary: Summary) -> list[str]:
@@ -196,7 +196,7 @@ def remedies(summary: Summary) -> list[str]:
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print the statistics, the verdict, missing, invalid and repeated runs and failed thresholds."""
+    """Print the statistics, the verdict, missing, invalid and repeated runs and thresholds that are not met."""
     console.print(terminal_table(statistics_table(summary), console.width))
     if table := token_table(summary):
         console.print(whole_table(table))
@@ -212,6 +212,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(Text(f"SET ASIDE  {line}" if line.startswith("block") else line, style="yellow"))
     for line in remedies(summary):
         console.print(Text(line, style="yellow"))
-    for judgement in summary.failed_thresholds:
-        text = f"THRESHOLD FAILED  {judgement.label}: {judgement.threshold} ({judgement.message})"
+    for judgement in summary.unmet_thresholds:
+        outcome = "NOT JUDGED" if judgement.passed is None else "FAILED"
+        text = f"THRESHOLD {outcome}  {judgement.label}: {judgement.threshold} ({judgement.message})"
         console.print(Text(text, style="bold red"))

@@ -147,7 +147,7 @@ def what_if(
         TextColumn("simulating {task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
-        task = progress.add_task("", total=blocks * (1 + len(question.policies)))
+        task = progress.add_task("", total=blocks * (1 + len(question.policies) * bool(lost or policies)))
 
         def notify(label: str) -> None:
             progress.update(task, description=label, advance=1)

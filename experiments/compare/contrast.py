@@ -38,7 +38,7 @@ WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One entry in one measure. `first` and `second` are geometric means of the two sets.
+    """One entry in one measure. `first` and `second` are geometric means over the compared blocks.
 
     `judged_by` is the measure, or `GOODPUT` where `interval` is a ratio of odds. `is_tied`: the deadline in a block.
     """
@@ -109,14 +109,16 @@ def adjusted(measure: str, one: Side, other: Side) -> list[Contrast]:
 def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     """One entry in one measure, before adjustment."""
     ours, theirs = usable(one.values(label, measure)), usable(other.values(label, measure))
-    first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
     pairs = [n for n in ours if n in theirs and one.seeds[n] == other.seeds[n]]
     is_like = 0 < len(pairs) >= min(2, len(ours), len(theirs))  # of many runs a single pair is chance
     is_paired = is_like and not isinstance(one.scenario, LiveScenario)  # whose seed orders only
+    if is_paired:
+        ours, theirs = ({n: values[n] for n in pairs} for values in (ours, theirs))
+    first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
     ceilings = [side.ceiling(label, measure) for side in (one, other)]
     at = [ceiling.blocks[label] for ceiling in ceilings]
     tied = len(set(pairs) & at[0] & at[1]) if is_paired else min(map(len, at))
-    is_at_ceiling = tied > 0 and 2 * tied >= (len(pairs) if is_paired else max(len(ours), len(theirs)))
+    is_at_ceiling = tied > 0 and 2 * tied >= max(len(ours), len(theirs))
     if is_at_ceiling:
         ours, theirs = (usable(ceiling.odds[label]) for ceiling in ceilings)
     by = GOODPUT if is_at_ceiling else measure

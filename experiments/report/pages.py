@@ -115,7 +115,7 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
     lines = [replaced["throughput"]] if several and "throughput" in replaced else []
     shares = [replaced["share-per-worker"]] if "share-per-worker" in replaced else []
     return [
-        Section(thresholds.title, table=thresholds.if_any, folded=not summary.failed_thresholds),
+        Section(thresholds.title, table=thresholds.if_any, folded=not summary.unmet_thresholds),
         Section(statistics.title, lines=lines, table=statistics),
         *(Section(table.title, table=table) for table in (token_table(summary),) if table),
         *(Section(picture.title, picture) for picture in pictures if picture.name not in beside),
@@ -128,9 +128,9 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
 
 
 def warnings(summary: Summary) -> list[Section]:
-    """Invalid runs, repeated blocks, missing runs, failed thresholds, a time scale; those that apply have lines."""
+    """Invalid runs, repeated blocks, missing runs, thresholds not met, a time scale; those that apply have lines."""
     missing = [f"{summary.missing_runs} planned runs are missing: the campaign was stopped or failed."]
-    failed = [f"{j.label}: {j.threshold} — {j.message}" for j in summary.failed_thresholds]
+    failed = [f"{j.label}: {j.threshold} — {j.message}" for j in summary.unmet_thresholds]
     scale = summary.scenario.time_scale
     repeated = repetitions((*summary.runs, *summary.set_aside))
     attempts = len({(run.block, run.set_aside) for run in summary.set_aside})
@@ -140,7 +140,7 @@ def warnings(summary: Summary) -> list[Section]:
             f"Measured again: {attempts} attempts at blocks set aside", lines=repeated if attempts else []
         ),
         Section("Incomplete campaign", lines=missing if summary.missing_runs else []),
-        Section("Thresholds failed", lines=failed),
+        Section("Thresholds not met", lines=failed),
         Section("Compressed time", lines=[f"1 s of the scenario took {scale:g} s."] if scale != 1 else []),
     ]
 

@@ -161,11 +161,11 @@ def region_table(summary: Summary) -> Table:
 
 
 def threshold_table(summary: Summary) -> Table:
-    results = {True: Cell("passed", "good"), False: Cell("FAILED", "bad")}
+    results = {True: Cell("passed", "good"), False: Cell("FAILED", "bad"), None: Cell("not judged", "bad")}
     rows = tuple(
         row(one.label, one.threshold, results[one.passed], one.message) for one in summary.thresholds
     )
-    note = "One failed threshold makes the command exit with 1."
+    note = "One that failed or could not be judged makes the command exit with 1."
     return Table("Thresholds", note, ("entry", "threshold", "result", "by how much"), rows, prose=True)
 
 

@@ -40,7 +40,7 @@ def parse_threshold(text: str) -> Threshold:
     match = PATTERN.match(text)
     unit = match["unit"] if match else ""
     if match is None or unit not in UNITS.get(match["measure"], SECONDS):
-        raise BadInputError(f"thresholds: {text!r} is not understood; write one like {ALLOWED}")
+        raise BadInputError(f"{text!r} is not understood; write one like {ALLOWED}")
     factor = SECONDS.get(unit, 0.01 if unit == "%" else 1.0)
     sign: Literal["<", ">"] = "<" if match["sign"] == "<" else ">"
     return Threshold(" ".join(text.split()), match["measure"], sign, float(match["bound"]) * factor, unit)

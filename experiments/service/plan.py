@@ -93,4 +93,4 @@ def service_scenario(
         ],
         **{key: value for key, value in keys.items() if value is not None},
     }
-    return validated(ServiceScenario, content, r"^(load|service)[.:] ?")
+    return validated(ServiceScenario, content, r"^(load|service)[.:] ?|(?<=^threshold)s(\.\d+)?")

@@ -5,6 +5,7 @@ A pure function of the results, so the same files give the same bytes. Times in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from experiments.stats.run_summary import RunSummary, counted, summarise_run
 from experiments.verdict.advice import remedy
 from experiments.verdict.contest import contest_of
 from experiments.verdict.evidence import evidence, places_in
+from experiments.verdict.phrases import grouped_digits
 from experiments.verdict.verdict import Verdict, conclude
 
 
@@ -73,7 +75,8 @@ class Summary:
         return any(not run.valid for run in self.runs)
 
     @property
-    def failed_thresholds(self) -> tuple[Judgement, ...]:
+    def unmet_thresholds(self) -> tuple[Judgement, ...]:
+        """Thresholds that failed or could not be judged: neither may end in exit code 0."""
         return tuple(judgement for judgement in self.thresholds if not judgement.passed)
 
 
@@ -164,16 +167,22 @@ def judgements(results: Results) -> tuple[Judgement, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Result of a threshold for one entry; `message` states by how much it was met or missed."""
+    """Result of a threshold for one entry; `message` states by how much it was met or missed.
+
+    `passed` is None where a percentile has too few requests, as reports do not show it then either.
+    """
 
     label: str
     threshold: str
-    passed: bool
+    passed: bool | None
     message: str
 
 
 def judge(threshold: Threshold, label: str, runs: Sequence[Run], slo: float, time_scale: float) -> Judgement:
     """Judge a threshold on the pooled runs of one entry; `slo` in scenario seconds."""
+    few = too_few(threshold.measure, measures.counts(runs)[0])
+    if few:
+        return Judgement(label, threshold.text, None, few)
     value = measured(threshold.measure, runs, slo * time_scale)
     stretch = {"p": time_scale, "m": time_scale, "t": 1 / time_scale}.get(threshold.measure[0], 1.0)
     bound = threshold.bound * stretch
@@ -182,6 +191,15 @@ def judge(threshold: Threshold, label: str, runs: Sequence[Run], slo: float, tim
     if stretch != 1:
         message += f"; at time scale {time_scale:g} the bound is {in_unit(bound, threshold.unit)}"
     return Judgement(label, threshold.text, passed, message)
+
+
+def too_few(measure: str, requests: int) -> str:
+    """Explanation such as `500 requests, a p99 takes 1 000`; empty if the measure can be judged."""
+    if not measure.startswith("p"):
+        return ""
+    least = math.ceil(round(100 * measures.LEAST_BEYOND / (100 - float(measure[1:])), 6))
+    words = f"{grouped_digits(requests)} requests, a {measure} takes {grouped_digits(least)}"
+    return words if requests < least else ""
 
 
 def measured(measure: str, runs: Sequence[Run], slo: float) -> float:

@@ -73,7 +73,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """`lines` begin with the recorded and its simulated counterpart; `utilisation` is that of the remaining workers.
+    """`lines` begin with the recorded and its simulated counterpart, which are all if nothing was changed;
+    `utilisation` is that of the remaining workers.
 
     `slo` is what goodput is within, in seconds. `left_out` are regions that are not lost, but of which too little is
     known to simulate them; policies are not compared then.
@@ -209,7 +210,7 @@ def answer(
     before = scenario_of(recording, path, regions, was, question)
     after = scenario_of(recording, path, left, question.policies, question)
     runs_before = simulated(before, simulate, notify)
-    runs_after = simulated(after, simulate, notify)
+    runs_after = {} if after == before else simulated(after, simulate, notify)
     lines = [recorded_line(recording, before)]
     for scenario, there, by_label in ((before, regions, runs_before), (after, left, runs_after)):
         names = " ".join(region.name for region in there)

@@ -117,6 +117,18 @@ def test_missing_runs_are_said(write: Write, tmp_path: Path) -> None:
     assert "INCOMPLETE" not in ran(whole, whole).output
 
 
+def test_columns_are_over_the_compared_blocks(write: Write, tmp_path: Path) -> None:
+    """Of eight blocks and two, only the two are compared, so the columns divide to the ratio."""
+    said = ran(
+        write(), write(blocks=2, slower={"b": 1.3}), "--anyway", "--json", tmp_path / "out.json"
+    ).output
+    for name in ("p99", "mean", "throughput"):
+        for row in rows(tmp_path / "out.json", name).values():
+            assert row["interval"]["blocks"] == 2
+            assert row["second"] / row["first"] == pytest.approx(row["interval"]["ratio"])
+    assert "By p99 latency, there is no verdict on a, b, c (8 blocks are needed)." in " ".join(said.split())
+
+
 def test_what_the_generators_lag_may_explain_is_not_claimed(write: Write, tmp_path: Path) -> None:
     """Of a set that is 30 % slower, a fifth of each latency was lag; where both sets have it, it takes nothing."""
     quiet, late, slower = write(), write(lag=0.2), write(slower={"b": 1.3}, lag=0.2)

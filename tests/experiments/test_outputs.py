@@ -62,7 +62,7 @@ def cases_in(file: Path) -> dict[tuple[str, str], str]:
 @pytest.mark.usefixtures("unrendered")
 def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    (tmp_path / "two.toml").write_text(SCENARIO)
+    (tmp_path / "two.toml").write_text(SCENARIO.replace("duration = 2.0", "duration = 20.0"))
     files = ("--junit", str(tmp_path / "out" / "a.xml"), "--out", str(tmp_path / "out"))
     given = (str(tmp_path / "two.toml"), "--simulated", "--blocks", "1", *files)
     done = run_in_process(cli, "experiments", "run", *given)
@@ -76,6 +76,23 @@ def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("::"))
     assert line.startswith("::error title=turns%3A mean < 1 ms::mean is ")
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_threshold_that_cannot_be_judged_does_not_pass(tmp_path: Path) -> None:
+    """With 999 requests a p99 is not shown; the exit code is 1 though nothing failed."""
+    few = SCENARIO.replace("duration = 2.0", "duration = 19.98").replace('thresholds = ["mean < 1 ms"]', "")
+    (tmp_path / "few.toml").write_text(few)
+    files = ("--junit", str(tmp_path / "out" / "a.xml"), "--out", str(tmp_path / "out"))
+    given = (str(tmp_path / "few.toml"), "--simulated", "--blocks", "1", *files)
+    done = run_in_process(cli, "experiments", "run", *given)
+    assert done.returncode == 1, done.stderr
+    outcomes = cases_in(tmp_path / "out" / "a.xml")
+    assert {outcomes[label, "p99 < 10 s"] for label in ("random", "turns")} == {"skipped"}
+    assert {outcomes[label, "errors < 0.1 %"] for label in ("random", "turns")} == {"passed"}
+    said = "THRESHOLD NOT JUDGED  random: p99 < 10 s (999 requests, a p99 takes 1\u202f000)"
+    assert said in done.stdout.splitlines()
+    assert "THRESHOLD FAILED" not in done.stdout
 
 
 @pytest.mark.parametrize("name", ["campaign.json", "runs", "report.html", "summary.csv"])

@@ -191,7 +191,7 @@ def test_eight_blocks_give_a_verdict(tmp_path: Path) -> None:
 def test_an_invalid_run_cannot_hide_its_failures(tmp_path: Path) -> None:
     """The threshold on errors counts every run; here half of them are invalid and all have failures."""
     write_results(tmp_path / "r", blocks=1, requests=50, failures=0.5, late="round-robin", stop_after=4)
-    failed = {judgement.label for judgement in summarise(load_results(tmp_path / "r")).failed_thresholds}
+    failed = {judgement.label for judgement in summarise(load_results(tmp_path / "r")).unmet_thresholds}
     assert "round-robin" in failed
 
 

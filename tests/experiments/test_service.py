@@ -376,7 +376,7 @@ def test_request_on_a_closed_idle_connection_is_sent_again(server: Server) -> No
         ),
         (("http://a/", "--data", "@/nonexistent"), "--data: '/nonexistent' cannot be read"),
         (("https://a/", "--cacert", "/nonexistent"), "--cacert: cannot read /nonexistent"),
-        (("http://a/", "--threshold", "p99 < x"), "thresholds"),
+        (("http://a/", "--threshold", "p99 < x"), "--threshold: 'p99 < x' is not understood"),
         (("http://a/", "--max-p99", "1s"), "--max-p99: only with --policies"),
         (("http://a/", "http://b/", "--policies", "random,c3"), "--policies: one URL"),
         (("a,b=http://a/",), "no comma"),

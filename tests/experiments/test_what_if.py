@@ -307,7 +307,9 @@ def test_only_the_longest_span_under_one_policy_is_used(tmp_path: Path) -> None:
     assert words == (
         "The policy changed 2 times during the recording: only the requests from 20 s to 65 s are used, all under c3."
     )
-    output, _ = what_if(path, "--blocks", "1")
+    output, found = what_if(path, "--blocks", "1")
+    assert [line["world"] for line in found["lines"]] == ["recorded", "simulated"]
+    assert "this traffic would see" not in output  # nothing was changed
     assert "2250 requests in 45 s, as c3 placed them" in output
     assert words in output
     assert "a mean" in output

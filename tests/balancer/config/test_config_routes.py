@@ -258,7 +258,9 @@ def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) 
 
 def test_check_names_the_pool_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path, f"{ROUTE}cluster = 'c'\n[clusters.c.discovery]\nfile.path = '{tmp_path}/none'\n")
-    assert "clusters.c.discovery.file.path: cannot read" in complaint(main, "balancer", "check", str(path))
+    line = complaint(main, "balancer", "check", str(path))
+    number = path.read_text().splitlines().index(f"file.path = '{tmp_path}/none'") + 1
+    assert f"balancer.toml:{number}: clusters.c.discovery.file.path: cannot read" in line
 
 
 def listed_routes(tmp_path: Path, text: str) -> list[str]:
