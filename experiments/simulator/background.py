@@ -6,7 +6,7 @@ Periodic events alone would go on for ever, so a run ends with its requests and 
 from __future__ import annotations
 
 from functools import partial
-from math import inf
+from math import ceil, inf
 from random import Random
 from typing import Final
 
@@ -14,7 +14,7 @@ from balancer.config.schema.health import HealthChecksConfig
 from experiments.scenario.event_kinds import FaultState, Pause
 from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.balancer import SimulatedBalancer
-from experiments.simulator.clock import Call, Event, EventQueue
+from experiments.simulator.clock import Call, Event, EventQueue, next_sweep
 from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.worker import SimulatedWorker
 from experiments.simulator.worker_connections import WorkerConnections
@@ -113,7 +113,7 @@ class Checks:
 
 
 class Check(Event):
-    """Active checks of one worker by one balancer: sent when due, judged when answered.
+    """Active checks of one worker by one balancer: sent and timed out by sweeps, judged when answered.
 
     Those that only connect are sent when another mechanism wants them, until one succeeds.
     """
@@ -129,7 +129,8 @@ class Check(Event):
         self._balancer = balancer
         self._id = worker.id
         self._worker = worker
-        self._asks, self._status, self._timeout = config.path is not None, config.status, config.timeout
+        self._asks, self._status = config.path is not None, config.status
+        self._timeout = ceil(config.timeout / SWEEP_PERIOD) * SWEEP_PERIOD
         rules = CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
         self._checks = CheckState(rules, rng, now)
         self._is_out = False
@@ -153,7 +154,7 @@ class Check(Event):
             self._schedule(now)
 
     def _schedule(self, now: float) -> None:
-        at = max(now, self._checks.due_at)
+        at = next_sweep(max(now, self._checks.due_at))
         if at < self._fires_at:
             self._fires_at = at
             self._worker.agenda.add(at, self)

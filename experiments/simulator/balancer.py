@@ -17,7 +17,7 @@ from experiments.run_data import Kind
 from experiments.scenario.mechanisms import Mechanisms
 from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient
-from experiments.simulator.clock import Call, EventQueue
+from experiments.simulator.clock import Call, EventQueue, next_sweep
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.state import EndpointState
@@ -193,10 +193,14 @@ class SimulatedBalancer(BalancerBase):
             connections.worker.arrive(attempt, now)
 
     def _limit(self, attempt: SimulatedAttempt, now: float) -> None:
-        if self._attempt < self._first_byte:
-            self._agenda.add(now + self._attempt, Call(partial(self._overdue, attempt, False)))
         if self._first_byte < self._client.timeout:
-            self._agenda.add(now + self._first_byte, Call(partial(self._overdue, attempt, True)))
+            self._end_late(attempt, now)
+        if self._attempt < self._first_byte:
+            self._agenda.add(next_sweep(now + self._attempt), Call(partial(self._overdue, attempt, False)))
+
+    def _end_late(self, attempt: SimulatedAttempt, sent_at: float) -> None:
+        """End the attempt at the timeout of the first byte, which comes before that of attempts in a sweep."""
+        self._agenda.add(next_sweep(sent_at + self._first_byte), Call(partial(self._overdue, attempt, True)))
 
     def returned(self, attempt: SimulatedAttempt, now: float) -> None:
         connections = attempt.connections
@@ -255,6 +259,8 @@ class SimulatedBalancer(BalancerBase):
         attempt.rival = rival.rival = None
         if kind is _OK or (kind is _ERROR_STATUS and status not in self._statuses):
             rival.is_loser = True
+            if self._client.timeout <= self._first_byte < inf:  # it outlasts the client
+                self._end_late(rival, rival.sent_at)
             self.hedges_won += not attempt.is_first
             self._count_out(attempt, kind, status, now)
             self._answer(attempt, kind, status, now)
@@ -288,8 +294,10 @@ class SimulatedBalancer(BalancerBase):
             self._client.ended(attempt.number, Kind.ERROR_STATUS, BAD_GATEWAY, -1, attempt.tries, now)
 
     def _overdue(self, attempt: SimulatedAttempt, is_final: bool, now: float) -> None:
-        """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
-        if attempt.is_over:
+        """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains.
+
+        Only that one ends a loser."""
+        if attempt.is_over or (attempt.is_loser and not is_final):
             return
         if attempt.is_loser or (attempt.rival is not None and is_final):
             self._end_loser(attempt, now)

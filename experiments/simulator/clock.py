@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from math import inf
+from math import floor, inf
 from operator import attrgetter
 from typing import Final
 
+from policies.clock import SWEEP_PERIOD
+
 _instant: Final = attrgetter("at")
+
+
+def next_sweep(after: float) -> float:
+    """Instant of the first sweep of a balancer after that instant; sweeps enforce its timeouts."""
+    return (floor(after / SWEEP_PERIOD) + 1.0) * SWEEP_PERIOD
 
 
 class VirtualClock:

@@ -1,7 +1,7 @@
 """Simulated worker: arrivals, service, and active faults.
 
 Behaves as an emulated worker. Faults are evaluated when a request arrives, by the same `FaultEffects`. A pause stops
-all requests present.
+all requests present, and admits none.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class SimulatedWorker:
         self.paused_since = self.paused_until = 0.0
         self.present: dict[SimulatedAttempt, None] = {}
         self.hung: dict[SimulatedAttempt, None] = {}
+        self._held: list[SimulatedAttempt] = []  # arrived in a pause
         self.worker_connections: list[WorkerConnections] = []
         self._expected: dict[SimulatedAttempt, float] | None = None
         self.arrived = self.done = self.refused = self.broken = 0
@@ -83,6 +84,10 @@ class SimulatedWorker:
     # --- a request
 
     def arrive(self, attempt: SimulatedAttempt, now: float) -> None:
+        if now < self.paused_until and not self.is_down:
+            self._held.append(attempt)
+            self.sent(attempt, now)  # as in transit, to oracles
+            return
         self.arrived += 1
         if self._expected is not None:
             self._expected.pop(attempt, None)
@@ -173,7 +178,8 @@ class SimulatedWorker:
         """Load report, up to `staleness` seconds old."""
         report = self._snapshot
         if report is None or now - self._snapshot_at >= self._staleness:
-            report = ReportedLoad(len(self.present), self._last_service, self.utilization(now))
+            present = len(self.present) + len(self._held)
+            report = ReportedLoad(present, self._last_service, self.utilization(now))
             self._snapshot, self._snapshot_at = report, now
         return report
 
@@ -248,6 +254,13 @@ class SimulatedWorker:
             if not attempt.is_over:
                 self.arrive(attempt, now)
 
+    def _resume(self, now: float) -> None:
+        """Admit the requests that arrived in a pause, unless they have ended."""
+        held, self._held = self._held, []
+        for attempt in held:
+            if not attempt.is_over:
+                self.arrive(attempt, now)
+
     def link(self, rtt: float) -> None:
         """Change the round trip, in seconds."""
         self.rtt, self.half = rtt, rtt / 2
@@ -257,6 +270,7 @@ class SimulatedWorker:
     def pause(self, now: float, until: float) -> None:
         """Suspend service until `until`. Requires `is_tracked`, except for processor sharing."""
         self.paused_since, self.paused_until = now, until
+        self.agenda.add(until, Call(self._resume))
         if self.shared is not None:
             self.shared.pause(now, until)
             self._expect()
@@ -268,10 +282,10 @@ class SimulatedWorker:
     def crash(self, now: float) -> None:
         """Crash: lose all requests and connections. Requires `is_tracked`."""
         self.is_down = True
-        self.arrived += len(self.hung)
-        for attempt in [*self.present, *self.hung]:
+        self.arrived += len(self.hung) + len(self._held)
+        for attempt in [*self.present, *self.hung, *self._held]:
             self._break(attempt, now)
-        self.present, self.hung = {}, {}
+        self.present, self.hung, self._held = {}, {}, []
         if self.shared is None:
             self.slots.clear(now)
         else:

@@ -78,9 +78,10 @@ UNBOUNDED_WAIT: Final = 25.0
 """Wait, as a multiple of the service time, in a worker's queue that rejects requests only once it is far too long. A
 shorter one bounds the wait by itself, and its rejections are no reason for more."""
 
-SHORT_WAIT: Final = 1.0
+SHORT_WAIT: Final = 1.001
 """Wait, as a multiple of the service time, from which a request is rejected: endpoints are busy, and the others wait
-for little longer than one service. Simulated with eight clusters of 4 to 64 slots at 1.1 and 1.5 times their capacity,
+for little longer than one service. Not 1, which is the wait behind one request per slot where there is no distance, and
+any distance makes that less. Simulated with eight clusters of 4 to 64 slots at 1.1 and 1.5 times their capacity,
 one or four balancers: with 2 up to 5 % more of the capacity is used, and answers within seven service times are as many
 with one balancer and half as many with four that share nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 
 import pytest
 
@@ -10,6 +11,7 @@ from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import BUSY_STATUS
 from policies.overload.shedding import LOST, MIN_LOST, MIN_QUEUED, PERIOD, WATCH, Shedding
+from policies.steelyard.costs import expected_wait
 from tests.support.steelyard_routers import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -86,6 +88,19 @@ def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue
         queue.end(1, OK)
     assert queue.send() == "near"
     assert [queue.send() for _ in range(9)][-1] is None
+
+
+@pytest.mark.parametrize("slots", range(1, 9))
+def test_request_behind_one_per_slot_is_admitted_without_a_distance_as_with_one(slots: int) -> None:
+    """Without one it waits for exactly one service, up to rounding, and with any for less."""
+    shedding = Shedding()
+    for _ in range(int(MIN_LOST) + 1):
+        shedding.lose(0.0)
+    for in_flight, is_admitted in ((2 * slots - 1, True), (2 * slots, False)):
+        for distance in (0.0, 1e-5):
+            wait = expected_wait(in_flight, SERVICE, distance, float(slots)) / SERVICE
+            with nullcontext() if is_admitted else pytest.raises(Overloaded):
+                shedding.admit(wait, float(slots), 1.0)
 
 
 def test_clients_count_that_leave_a_little_sooner_than_others_are_answered() -> None:

@@ -46,7 +46,7 @@ VARIED: dict[str, tuple[dict[str, Any], object, object]] = {
     "hedging.quantile": (HEDGING, 0.95, 0.6),
     "hedging.share": (HEDGING, 0.05, 0.001),
     "hedging.minimum": (HEDGING, 0.01, 3.0),
-    "health_checks.path": ({}, None, "/healthz"),
+    "health_checks.path": ({"health_checks": {"interval": 1.0, "fast_interval": 0.5}}, None, "/healthz"),
     "health_checks.status": (CHECKS, 200, 503),
     "health_checks.interval": (CHECKS, 1.0, 5.0),
     "health_checks.fast_interval": (CHECKS, 0.5, 1.0),
@@ -146,6 +146,7 @@ def scenario(settings: dict[str, Any], **rest: object) -> Scenario:
     troubles = (
         {"at": 2.0, "lasts": 2.0, "target": "near-0", "kind": "slow", "value": 10.0},
         {"at": 5.0, "lasts": 3.0, "target": "near-1", "kind": "down"},
+        {"at": 8.0, "lasts": 1.0, "target": "near-1", "kind": "rtt", "value": 0.3},
         {"at": 9.0, "lasts": 4.0, "target": "near-2", "kind": "fail", "value": 0.7},
         {"at": 14.0, "lasts": 2.0, "target": "near-0", "kind": "hang", "value": 1.0},
         {"at": 17.0, "lasts": 2.0, "target": "near-1", "kind": "unhealthy"},

@@ -109,6 +109,15 @@ RUNS: dict[str, Row] = {
     "pause of shared processors": (
         model(worker(discipline="shared"), steps=steps((0.05, PAUSED))), [0.0, 0.0], [1.2, 1.2], [],
     ),
+    # all three arrive at its end, when only one waits
+    "pause with a full queue": (
+        model(worker(queue=1), steps=steps((0.05, PAUSED))), [0.5] * 3, [0.65, 0.75, 0.55], [200, 200, 503],
+    ),
+    "clients leave during a pause": (
+        model(worker(queue=1), timeout=0.4, steps=steps((0.05, PAUSED))),
+        [0.1, 0.1, 0.1, 1.04], [0.4, 0.4, 0.4, 0.11], [0, 0, 0, 200],
+    ),
+    "worker killed in a pause": (model(steps=steps((0.05, PAUSED), (0.5, GONE))), [0.3], [0.2], [502]),
     "slow while it lasts": (
         model(steps=steps((1.0, FaultState(slow=5.0)), (2.0, HEALTHY))), [0.0, 1.5, 3.0], [0.1, 0.5, 0.1], [],
     ),
@@ -133,8 +142,10 @@ RUNS: dict[str, Row] = {
         model(*ONE_EACH, mechanisms=mechanisms(**RETRIES, timeouts={"queue": 0.16}), steps=steps((1.15, LOST))),
         [1.0] * 5, [0.1, 0.1, 0.2, 0.3, 0.16], [200, 200, 200, 200, 503],
     ),
+    # timeouts act at the sweep that follows
     "time to the first byte": (
-        model(steps=steps((0.0, HANGING)), mechanisms=mechanisms(timeouts={"first_byte": 2.0})), [0.0], [2.0], [504],
+        model(steps=steps((0.0, HANGING)), mechanisms=mechanisms(timeouts={"first_byte": 2.0})),
+        [0.0, 0.1], [2.25, 2.15], [504, 504],
     ),
 }  # fmt: skip
 
@@ -259,6 +270,15 @@ def test_checks_take_a_dead_worker_out_and_return_it() -> None:
     assert set(columns.workers[250:].tolist()) == {0, 1}
 
 
+def test_checks_are_sent_and_time_out_at_sweeps() -> None:
+    """A check of 1.25 s finds what hangs since 1.01 s, and fails at 1.5 s."""
+    rules = mechanisms(**checks(0.1, 0.1, timeout=0.1, rise=1, fall=1))
+    faults = steps((1.01, HANGING))
+    columns = run(model(*PAIR, steps=faults, mechanisms=rules, timeout=1.0), *np.arange(0.02, 2.0, 0.05))
+    assert Kind.TIMEOUT in columns.kinds[26:30]  # from 1.32 to 1.47 s
+    assert set(columns.kinds[30:].tolist()) == {Kind.OK}
+
+
 def test_drained_worker_finishes_its_requests() -> None:
     """It gets no new ones."""
     faults = steps((0.05, FaultState(is_draining=True)))
@@ -280,6 +300,19 @@ def test_first_response_of_a_hedged_request_wins() -> None:
     columns = run(model(*PAIR, steps=faults, mechanisms=rules), 0.0, 5.0)
     assert sorted(columns.latencies) == pytest.approx([0.1, 1.1], abs=0.01)
     assert sorted(columns.attempts.tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize(("first_byte", "used"), [(9.0, {0, 1}), (2.0, {1})])
+def test_only_the_timeout_of_the_first_byte_ends_the_loser_of_a_hedge(
+    first_byte: float, used: set[int]
+) -> None:
+    """The first attempt hangs until 3 s, unless it is ended and its worker ejected, also after the client's timeout."""
+    limits, ejection = {"attempt": 1.5, "first_byte": first_byte}, {"failures": 1}
+    rules = mechanisms(hedging={"enabled": True}, timeouts=limits, outlier_detection=ejection)
+    faults = steps((0.0, HANGING), (3.0, HEALTHY))
+    columns = run(model(*PAIR, steps=faults, mechanisms=rules, timeout=2.0), 0.0, 0.1, 4.0, 4.5, 5.0)
+    assert set(columns.statuses.tolist()) == {200}
+    assert set(columns.workers[2:].tolist()) == used
 
 
 def test_hedging_with_the_balancers_rules() -> None:
@@ -321,7 +354,7 @@ def test_attempt_that_takes_too_long_is_repeated() -> None:
     """Unlike one at the longer time to the first byte."""
     rules = mechanisms(timeouts={"first_byte": 2.0, "attempt": 0.5}, **RETRIES)
     again = run(model(*PAIR, steps=steps((0.0, HANGING)), mechanisms=rules), 0.0, 5.0)
-    assert sorted(again.latencies) == pytest.approx([0.1, 0.6])
+    assert sorted(again.latencies) == pytest.approx([0.1, 0.85])
 
 
 SHARED, ALONE = SharedTable(enabled=True, every=0.02, delay=0.001), SharedTable()
