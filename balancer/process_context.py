@@ -125,15 +125,16 @@ class ProcessContext:
         paused = {}
         for downstream in self.downstreams:
             transport = downstream.transport
-            if not (transport.is_reading() or transport.is_closing()):
+            if (downstream.ended_at or not transport.is_reading()) and not transport.is_closing():
                 paused[transport.get_extra_info("socket").fileno()] = downstream
         if not paused or not hasattr(select, "poll"):  # Windows
             return
         looked_at = select.poll()
         for descriptor in paused:
             looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
-        for descriptor, _ in looked_at.poll(0):
-            paused[descriptor].abort()
+        found = [paused[descriptor] for descriptor, _ in looked_at.poll(0)]
+        for downstream in sorted(found, key=lambda one: one.ended_at):
+            downstream.abort()
 
     def abort(self) -> None:
         """End all client connections when the grace period is over."""

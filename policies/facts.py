@@ -137,7 +137,7 @@ class ReportedLoad(NamedTuple):
 class Outcome:
     """Result of one attempt. Times are in seconds of the router's clock; None for a phase that was not reached.
 
-    `ended_at` is when the client left, which may be noticed up to a sweep later. `answer` is that to a request for
+    `ended_at` is when the client left, which may be noticed up to two sweeps later. `answer` is that to a request for
     inference, whose `prompt` is given with it.
 
     What it means is judged here alone, by `kind` and the properties below; each mechanism decides only what follows for

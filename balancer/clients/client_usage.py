@@ -152,6 +152,7 @@ class ClientConnection(Protocol):
     is_begun: bool  # a request has come
     is_held: int
     is_write_paused: bool
+    ended_at: float  # when the client's FIN came while a request was unanswered, 0 before
     ends_late: bool  # the client has sent its FIN behind input that waits for its turn
     transport: asyncio.Transport
     usage: ClientUsage

@@ -392,4 +392,6 @@ class Attempt(RoutedAttempt):
         self.release(is_clean)
         if exchange is not None and upstream is not None and exchange.downstream.is_held:
             exchange.downstream.unhold()
+        if exchange is not None and kind is OutcomeKind.ABANDONED:
+            self.left_at = exchange.downstream.ended_at
         self.settle(kind, now or self.cluster.now(), bytes_in)

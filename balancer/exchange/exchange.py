@@ -393,7 +393,8 @@ class Exchange(ExchangeState):
     def client_ended(self, now: float) -> None:
         """Ask a client that has sent its FIN whether it still reads, unless the FIN has come with the request: then the
         next sweep asks."""
-        if now - self._started_at > HALF_CLOSED_IN_S and self._may_ask:
+        whole_at = self._started_at if self.body_buffer is None else self.downstream.idle_since
+        if now - whole_at > HALF_CLOSED_IN_S and self._may_ask:
             self.downstream.ask()
 
     @property
@@ -423,12 +424,11 @@ class Exchange(ExchangeState):
         attempt = self.last_attempt
         if self.state is ENDED:
             return
-        if attempt is not None:
-            answer = attempt.answer if attempt.state is STREAMING and error is CLIENT_LEFT else None
+        if attempt is not None and attempt.state is STREAMING and error is CLIENT_LEFT:
+            answer = attempt.answer
             if answer is not None and answer.ends_early(self.cluster.now()):
                 self.finish(LEFT, OutcomeKind.OK)
                 return
-            attempt.left_at = self.downstream.ended_at
         self.finish(LEFT, ABANDONED, error)
 
     def reject(self, error: ForwardingError, kind: OutcomeKind = ABANDONED) -> None:

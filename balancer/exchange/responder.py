@@ -55,6 +55,7 @@ class ClientSide(asyncio.Protocol):
         "_process",
         "client",
         "cut_by",
+        "ended_at",
         "idle_since",
         "is_held",
         "is_write_paused",
@@ -75,6 +76,7 @@ class ClientSide(asyncio.Protocol):
         self.is_write_paused = False  # the transport's write buffer is above its high-water mark
         self.idle_since = now  # the last instant at which something was received or a response ended
         self.cut_by: ConnectionCut = _LEFT
+        self.ended_at = 0.0  # when the client's FIN came while a request was unanswered, 0 before
 
     def begin(self, transport: asyncio.BaseTransport, version: bytes) -> None:
         """Take the transport of a connection that speaks this version of HTTP; set what is known of its client."""
@@ -153,7 +155,6 @@ class Responder(ClientSide):
     __slots__ = (
         "call",
         "charge",
-        "ended_at",
         "has_ended",
         "is_stream",
         "pending_upgrade",
@@ -167,9 +168,8 @@ class Responder(ClientSide):
         # More of a response is kept for the client than the write buffer's high-water mark (`buffering.py`).
         self.charge: Charge | None = None
         # The client has sent its FIN while a request was unanswered: it has closed, or has half-closed and still
-        # reads. False again once it was asked. `ended_at` is when the FIN came, 0 before.
+        # reads. False again once it was asked.
         self.has_ended = False
-        self.ended_at = 0.0
 
     @property
     def arrived(self) -> tuple[float, float]:

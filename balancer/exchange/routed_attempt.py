@@ -12,6 +12,7 @@ from balancer.inference.answer_reader import AnswerReader
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.pool import Pool
 from balancer.upstream.request import UpstreamAttempt, UpstreamRequest
+from policies.clock import SWEEP_PERIOD
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.insight.canary import Arm
 from policies.insight.version_guard import Tally
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 OK: Final = OutcomeKind.OK
 ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 ABANDONED: Final = OutcomeKind.ABANDONED
+
+LEFT_WITHIN_S: Final = 2.0 * SWEEP_PERIOD
+"""Seconds within which it is noticed that a client has left. One that reset its connection later had half-closed."""
 
 
 class RoutedAttempt(UpstreamAttempt):
@@ -39,7 +43,7 @@ class RoutedAttempt(UpstreamAttempt):
     answer: AnswerReader | None = None  # of a request with a prompt
     connection = NOT_CONNECTED  # for the access log
     has_lost = False  # another attempt at the request was answered first
-    left_at = 0.0  # when the client left, if that was noticed later
+    left_at = 0.0  # when the client sent a FIN
     has_failed = False  # the attempt is settled with an outcome other than OK
     arm: Arm | None = None  # of the canary, that picked the endpoint
     tally: Tally | None = None  # of the version that the request is for, where one is on trial
@@ -114,7 +118,9 @@ class RoutedAttempt(UpstreamAttempt):
             if kind is OK or kind is ERROR_STATUS:
                 kind = self.failure[0]
         self.has_failed = kind is not OK
-        ended_at = max(self.left_at, self.sent_at) if kind is ABANDONED and self.left_at else now
+        ended_at = now
+        if kind is ABANDONED and self.first_byte_at is None and self.left_at > now - LEFT_WITHIN_S:
+            ended_at = max(self.left_at, self.sent_at)
         outcome = Outcome(
             kind, status, self.sent_at, self.first_byte_at, ended_at, bytes_in, self.bytes_out, self.load
         )

@@ -23,6 +23,7 @@ from balancer.exchange.exchange import HALF_CLOSED_IN_S, Exchange
 from benchmarks.harness.open_load import without_collections
 from policies.facts import Outcome
 from policies.routing.assignment import Assignment
+from policies.routing.router import Router
 from tests.support.stage import Stage, quiet_loop
 from tests.support.steps import STEPS, Scene
 from tests.support.wire import Wire, answering_after, get
@@ -372,21 +373,29 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     await assert_nothing_is_left(stage)
 
 
+@pytest.fixture
+def settled(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """When the clients of settled requests left, and when that was noticed."""
+    noted = list[tuple[float, float]]()
+    settle = Router.settle
+
+    def note(router: Router, assignment: Assignment, outcome: Outcome, now: float = 0.0) -> None:
+        noted.append((outcome.ended_at, now))
+        settle(router, assignment, outcome, now)
+
+    monkeypatch.setattr(Router, "settle", note)
+    return noted
+
+
+@pytest.mark.parametrize(("step", "attempts"), [("a GET sent", 1), ("hedged", 2)])
 @pytest.mark.parametrize("after", [0.05, 0.5])
 async def test_client_that_has_left_is_found_at_once_or_by_one_sweep(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, after: float
+    stage: Stage, settled: list[tuple[float, float]], after: float, step: str, attempts: int
 ) -> None:
     """A FIN that comes long after the request is no half-close. The outcome has the time of the FIN."""
-    scene = Scene(stage, STEPS["a GET sent"])
+    scene = Scene(stage, STEPS[step])
     await scene.set_up(grace=25.0)
-    router, settled = stage.cluster.router, list[tuple[float, float]]()
-    settle = router.settle
-
-    def noted(assignment: Assignment, outcome: Outcome, now: float = 0.0) -> None:
-        settled.append((outcome.ended_at, now))
-        settle(assignment, outcome, now)
-
-    monkeypatch.setattr(router, "settle", noted)
+    settled.clear()
     stage.clock.at += after
     left_at = stage.clock.at
     scene.client.leave()
@@ -394,8 +403,54 @@ async def test_client_that_has_left_is_found_at_once_or_by_one_sweep(
         await stage.turn()
         stage.advance(0.2)
     await stage.eventually(lambda: stage.cluster.process.in_flight == 0)
-    assert settled == [(left_at, stage.clock.at)]
+    assert settled == [(left_at, stage.clock.at)] * attempts
     await assert_nothing_is_left(stage)
+
+
+async def test_client_that_resets_long_after_its_fin_had_half_closed(
+    stage: Stage, settled: list[tuple[float, float]]
+) -> None:
+    scene = Scene(stage, STEPS["a GET sent"])
+    await scene.set_up(grace=25.0)
+    scene.client.half_close()
+    await stage.turn()
+    stage.advance(0.2)
+    await stage.turn()
+    stage.clock.at += 5.0
+    await client_rst(scene)
+    assert settled == [(stage.clock.at, stage.clock.at)]
+    await assert_nothing_is_left(stage)
+
+
+async def test_clients_are_found_in_the_order_in_which_they_left(
+    stage: Stage, settled: list[tuple[float, float]]
+) -> None:
+    """One client that closes its connections in any order is told by the times between them."""
+    worker = await stage.serve_worker(answering_after(asyncio.Event()))
+    clients = [await stage.sending(get()) for _ in range(3)]
+    await stage.eventually(lambda: len(worker.requests) == len(clients))
+    left_at = list[float]()
+    for client in (clients[1], clients[2], clients[0]):
+        stage.clock.at += 0.2
+        left_at.append(stage.clock.at)
+        client.leave()
+        await stage.turn()
+    await stage.eventually(lambda: stage.cluster.process.in_flight == 0)
+    assert [ended_at for ended_at, _ in settled] == left_at
+
+
+async def test_half_close_behind_a_slow_upload_is_not_asked_at_once(stage: Stage) -> None:
+    go = asyncio.Event()
+    await stage.serve_worker(answering_after(go))
+    client = await stage.sending(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+    await stage.turn()
+    stage.clock.at += 1.0
+    await client.send(b"cd")
+    client.half_close()
+    await stage.turn()
+    go.set()
+    assert (await client.response()).status == 200
+    assert client.received.startswith(b"HTTP/1.1 200")
 
 
 async def test_clients_of_http_1_0_are_not_asked(stage: Stage) -> None:
