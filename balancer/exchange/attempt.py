@@ -368,6 +368,11 @@ class Attempt(RoutedAttempt):
             self._unsent, exchange.active_at = unsent, now
         return now - exchange.active_at > self.cluster.timeouts.body_idle
 
+    def has_last_event(self) -> bool:
+        """Whether the last event of a stream has come, behind which is only the end of its body."""
+        answer = self.answer
+        return answer is not None and self.state is STREAMING and answer.ends_early(self.cluster.now())
+
     def end(
         self,
         kind: OutcomeKind,

@@ -424,12 +424,10 @@ class Exchange(ExchangeState):
         attempt = self.last_attempt
         if self.state is ENDED:
             return
-        if attempt is not None and attempt.state is STREAMING and error is CLIENT_LEFT:
-            answer = attempt.answer
-            if answer is not None and answer.ends_early(self.cluster.now()):
-                self.finish(LEFT, OutcomeKind.OK)
-                return
-        self.finish(LEFT, ABANDONED, error)
+        if attempt is not None and error is CLIENT_LEFT and attempt.has_last_event():
+            self.finish(LEFT, OutcomeKind.OK)
+        else:
+            self.finish(LEFT, ABANDONED, error)
 
     def reject(self, error: ForwardingError, kind: OutcomeKind = ABANDONED) -> None:
         """End the exchange with an error, which the client sees as an error response or as a response that breaks off;

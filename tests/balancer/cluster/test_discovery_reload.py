@@ -163,7 +163,7 @@ async def test_certificate_authority_that_is_missing_at_first(stage: Stage, tmp_
     problem = f"discovery.file.endpoints.0.tls.ca: cannot read {ca}: No such file or directory"
     ran = CliRunner().invoke(cli, ["check", str(config)])
     assert isinstance(ran.exception, ConfigError)
-    assert str(ran.exception) == problem
+    assert str(ran.exception) == f"{config}:2: {problem}"
     keys: dict[str, Any] = {"discovery": {"file": {"path": str(path)}}}
     with pytest.raises(ConfigError) as caught:
         Server(Settings(listen="127.0.0.1:0", **keys))

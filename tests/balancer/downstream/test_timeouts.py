@@ -22,6 +22,8 @@ from tests.support.wireless import Wireless, sends
 class Broken:
     """A client connection whose check raises."""
 
+    ended_at = 0.0
+
     def __init__(self, real: ClientConnection, fault: Exception) -> None:
         self.transport = real.transport
         self.abort = real.abort
