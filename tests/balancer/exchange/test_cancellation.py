@@ -425,7 +425,7 @@ async def test_client_that_resets_long_after_its_fin_had_half_closed(
 async def test_clients_are_found_in_the_order_in_which_they_left(
     stage: Stage, settled: list[tuple[float, float]]
 ) -> None:
-    """One client that closes its connections in any order is told by the times between them."""
+    """The times between FINs tell one client with many connections from many clients, whatever the order."""
     worker = await stage.serve_worker(answering_after(asyncio.Event()))
     clients = [await stage.sending(get()) for _ in range(3)]
     await stage.eventually(lambda: len(worker.requests) == len(clients))
