@@ -21,9 +21,8 @@ from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import Http1Connection
 from balancer.exchange.exchange import HALF_CLOSED_IN_S, Exchange
 from benchmarks.harness.open_load import without_collections
+from policies.endpoint.state import EndpointState
 from policies.facts import Outcome
-from policies.routing.assignment import Assignment
-from policies.routing.router import Router
 from tests.support.stage import Stage, quiet_loop
 from tests.support.steps import STEPS, Scene
 from tests.support.wire import Wire, answering_after, get
@@ -373,29 +372,26 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     await assert_nothing_is_left(stage)
 
 
-@pytest.fixture
-def settled(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """When the clients of settled requests left, and when that was noticed."""
-    noted = list[tuple[float, float]]()
-    settle = Router.settle
+def noted(stage: Stage) -> list[tuple[float, float]]:
+    """When the clients of requests that end from now on left, and when that was noticed."""
+    active, found = stage.cluster.router.active, list[tuple[float, float]]()
 
-    def note(router: Router, assignment: Assignment, outcome: Outcome, now: float = 0.0) -> None:
-        noted.append((outcome.ended_at, now))
-        settle(router, assignment, outcome, now)
+    def observe(state: EndpointState, outcome: Outcome, now: float) -> None:
+        found.append((outcome.ended_at, now))
 
-    monkeypatch.setattr(Router, "settle", note)
-    return noted
+    active.observe = observe
+    return found
 
 
 @pytest.mark.parametrize(("step", "attempts"), [("a GET sent", 1), ("hedged", 2)])
 @pytest.mark.parametrize("after", [0.05, 0.5])
 async def test_client_that_has_left_is_found_at_once_or_by_one_sweep(
-    stage: Stage, settled: list[tuple[float, float]], after: float, step: str, attempts: int
+    stage: Stage, after: float, step: str, attempts: int
 ) -> None:
     """A FIN that comes long after the request is no half-close. The outcome has the time of the FIN."""
     scene = Scene(stage, STEPS[step])
     await scene.set_up(grace=25.0)
-    settled.clear()
+    settled = noted(stage)
     stage.clock.at += after
     left_at = stage.clock.at
     scene.client.leave()
@@ -407,11 +403,10 @@ async def test_client_that_has_left_is_found_at_once_or_by_one_sweep(
     await assert_nothing_is_left(stage)
 
 
-async def test_client_that_resets_long_after_its_fin_had_half_closed(
-    stage: Stage, settled: list[tuple[float, float]]
-) -> None:
+async def test_client_that_resets_long_after_its_fin_had_half_closed(stage: Stage) -> None:
     scene = Scene(stage, STEPS["a GET sent"])
     await scene.set_up(grace=25.0)
+    settled = noted(stage)
     scene.client.half_close()
     await stage.turn()
     stage.advance(0.2)
@@ -422,12 +417,10 @@ async def test_client_that_resets_long_after_its_fin_had_half_closed(
     await assert_nothing_is_left(stage)
 
 
-async def test_clients_are_found_in_the_order_in_which_they_left(
-    stage: Stage, settled: list[tuple[float, float]]
-) -> None:
+async def test_clients_are_found_in_the_order_in_which_they_left(stage: Stage) -> None:
     """The times between FINs tell one client with many connections from many clients, whatever the order."""
     worker = await stage.serve_worker(answering_after(asyncio.Event()))
-    clients = [await stage.sending(get()) for _ in range(3)]
+    clients, settled = [await stage.sending(get()) for _ in range(3)], noted(stage)
     await stage.eventually(lambda: len(worker.requests) == len(clients))
     left_at = list[float]()
     for client in (clients[1], clients[2], clients[0]):
