@@ -369,7 +369,7 @@ class Attempt(RoutedAttempt):
         return now - exchange.active_at > self.cluster.timeouts.body_idle
 
     def has_last_event(self) -> bool:
-        """Whether the last event of a stream has come, behind which is only the end of its body."""
+        """Whether the last event of a stream has come, after which only the end of its body is missing."""
         answer = self.answer
         return answer is not None and self.state is STREAMING and answer.ends_early(self.cluster.now())
 

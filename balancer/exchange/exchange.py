@@ -74,8 +74,8 @@ REPEATABLE: Final = IDEMPOTENT
 NEVER: Final = inf
 
 HALF_CLOSED_IN_S: Final = 0.1
-"""Seconds after a request in which a FIN is taken for a half-close; one that comes later, for the end of a client that
-waits no longer."""
+"""Seconds after a request within which a FIN is taken for a half-close. A later one is taken to mean that the client has
+left, and the client is asked at once."""
 
 
 class Exchange(ExchangeState):
@@ -420,7 +420,7 @@ class Exchange(ExchangeState):
 
     def abandon(self, error: ConnectionCut) -> None:
         """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it. A client
-        that leaves behind the last event of a stream has its answer, and only the end of the body is given up."""
+        that leaves after the last event of a stream has its whole answer, so the request counts as answered."""
         attempt = self.last_attempt
         if self.state is ENDED:
             return
