@@ -74,8 +74,8 @@ REPEATABLE: Final = IDEMPOTENT
 NEVER: Final = inf
 
 HALF_CLOSED_IN_S: Final = 0.1
-"""Seconds after a request within which a FIN is taken for a half-close. A later one is taken to mean that the client has
-left, and the client is asked at once."""
+"""Seconds after a request within which a FIN is taken for a half-close. A later one is taken to mean that the client
+has left, and the client is asked at once."""
 
 
 class Exchange(ExchangeState):
