@@ -187,6 +187,11 @@ class Outcome:
         return self.kind is _BUSY or (self.kind is _ERROR_STATUS and self.status == BUSY_STATUS)
 
     @property
+    def is_client_error(self) -> bool:
+        """Whether the worker answered 4xx, which may take less time than what it was asked for."""
+        return self.kind is _OK and self.status is not None and self.status >= 400
+
+    @property
     def is_unanswered(self) -> bool:
         """Whether it ended before a response, or within one of which the client has seen nothing."""
         return self.status is None and self.kind is not _ERROR_STATUS

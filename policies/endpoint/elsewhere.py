@@ -27,14 +27,15 @@ class Elsewhere:
     def update(self, count: int, now: float, age: float, service: float) -> int:
         """Take a count that will be `age` seconds old when it is used, on average; return the change of `believed`.
 
-        `service` is the service time in seconds; 0 if it is unknown, and then the count is used as it is.
+        `service` is the service time in seconds; 0 if it is unknown, and then the count is used as it is. A time
+        before the last count's is taken for it: a sweep began before the requests that it has routed.
         """
-        interval = now - self.counted_at
-        self.counted_at = now
+        interval = max(0.0, now - self.counted_at)
+        self.counted_at = max(now, self.counted_at)
         before = self.believed
         if interval < FORGET_AFTER and service > 0.0:
             self._mean += (count - self._mean) * (1.0 - exp(-interval / TAU))
-            self.believed = round(self._mean + (count - self._mean) * exp(-age / service))
+            self.believed = round(self._mean + (count - self._mean) * exp(min(0.0, -age) / service))
         else:
             self._mean = float(count)
             self.believed = count

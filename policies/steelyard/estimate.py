@@ -6,6 +6,7 @@ from math import inf
 from typing import Final
 
 from policies.endpoint.state import EndpointState
+from policies.stats.latency import FORGET_AFTER
 from policies.steelyard.costs import Costs
 from policies.steelyard.pace import FEW, TAU_S, Pace
 from policies.steelyard.service_time import EndpointService, RegionService
@@ -74,6 +75,11 @@ class Estimate(EndpointService):
         self.answered_at, self.has_failed = now, False
         if self.samples < FEW or self.pace.slowdown(0.0, now) < CLEARLY_SLOW:
             self.learn(latency, self.distance, met, now)
+
+    def decline(self, now: float) -> None:
+        """Note an answer of which nothing is learned; what was learned of others long ago is forgotten."""
+        if now - self.answered_at > FORGET_AFTER:
+            self.samples = 0.0
 
     def reject(self, in_flight: int, now: float) -> None:
         """Note that its queue was full with `in_flight` requests."""

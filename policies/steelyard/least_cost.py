@@ -13,7 +13,7 @@ from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.shedding import DEEP_WAIT, LONG_WAIT, SHORT_WAIT, UNBOUNDED_WAIT, WATCH, Shedding
 from policies.selection.two_choices import LESS_LOADED, relative_load
-from policies.stats.latency import FAILURE_COST, GRAIN
+from policies.stats.latency import FAILURE_COST, FORGET_AFTER, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
 from policies.steelyard.estimate import Estimate
 from policies.steelyard.service_time import RegionService, Shape, lend_concurrency
@@ -75,7 +75,7 @@ class LeastCost:
         self._owner = object()
         self._explore, self._explorations = explore, random()
         self._shedding = Shedding() if sheds else None
-        self._mean_weight, self._lent_at = 1.0, -inf
+        self._mean_weight, self._lent_at, self._served_at = 1.0, -inf, -inf
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices). Raises Overloaded."""
@@ -108,10 +108,12 @@ class LeastCost:
             estimate.counted += 1  # that it came is enough to know
             return
         estimate.advance(state, state.waited(now), int(is_answer), now)
-        if is_answer:
+        if is_answer and not self._shows_service(outcome):
+            estimate.decline(now)
+        elif is_answer:
+            met = max(1, state.latency.last_ahead + 1 - estimate.stuck)
             first = outcome.first_byte_at
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
-            met = max(1, state.latency.last_ahead + 1 - estimate.stuck)
             estimate.answer(latency, met, round_trip(state, 0.0), now)
             if now - self._lent_at > 1.0:
                 self._lent_at = now
@@ -122,6 +124,13 @@ class LeastCost:
                 shedding.lose(now)
         elif outcome.kind.is_failure:
             estimate.has_failed = True
+
+    def _shows_service(self, outcome: Outcome) -> bool:
+        """Whether an answer shows how long requests are served: a 4xx does not, unless nothing else has come for
+        FORGET_AFTER. A worker that is set up wrongly answers 404 at once, and would attract the traffic."""
+        if not outcome.is_client_error or self._served_at == -inf:
+            self._served_at = outcome.ended_at
+        return not outcome.is_client_error or outcome.ended_at - self._served_at >= FORGET_AFTER
 
     def _services_waited(self, state: EndpointState, now: float) -> float:
         """Return the expected wait of one more request there in service times; 0 where nothing is known of it."""

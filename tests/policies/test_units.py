@@ -193,6 +193,16 @@ def test_a_count_older_than_a_service_time_counts_little() -> None:
     assert stale.believed == 0
 
 
+def test_a_sweep_older_than_the_last_count_makes_no_count_negative() -> None:
+    """A sweep reads the counts by the time at which it began; requests that it has routed have read them since."""
+    source = Elsewhere()
+    counts = [(2, 0.0), (1, 0.0), (0, -0.002), (1, 0.001), (0, -0.01), (0, 0.0)]
+    for count, later in counts:
+        source.update(count, 10.0 + later, (10.0 + later - source.counted_at) / 2.0, service=0.001)
+        assert 0 <= source.believed <= 2
+    assert source.counted_at == 10.001
+
+
 def test_records_have_ages_instead_of_times() -> None:
     own = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 97.0)
     record = to_record(own, 100.0)
