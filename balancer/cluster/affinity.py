@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from balancer.config.schema.sticky import KeyConfig, StickyConfig
 from balancer.http.h1.client import Client
-from balancer.http.h1.fields import CookieSearch, Find, first_value_of
+from balancer.http.h1.fields import CookieSearch, only_value_of
 from balancer.http.h1.request_head import KeyOf, Request
 from policies.policy import Policy
 from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
@@ -33,14 +33,25 @@ def key_of(config: KeyConfig) -> KeyOf | None:
     if config.by is None or config.name is None:
         return None
     name = config.name.encode()
-    is_cookie = config.by == "cookie"
-    return _found(CookieSearch(name, _OF_COOKIE).search if is_cookie else first_value_of(name).search)
+    return _in_cookie(name, _OF_COOKIE) if config.by == "cookie" else _in_field(name)
 
 
-def _found(search: Find) -> KeyOf:
+def _in_cookie(name: bytes, value: bytes) -> KeyOf:
+    search = CookieSearch(name, value).search
+
     def key(request: Request, client: Client) -> str | None:
         match = search(request.raw)
         return match[1].rstrip(b" \t").decode("latin-1") if match is not None else None
+
+    return key
+
+
+def _in_field(name: bytes) -> KeyOf:
+    value_in = only_value_of(name)
+
+    def key(request: Request, client: Client) -> str | None:
+        value = value_in(request.raw)
+        return None if value is None else value.decode("latin-1")
 
     return key
 
@@ -70,8 +81,7 @@ class Stickiness:
         self._config = config
         self._secret = config.key.get_secret_value().encode() if config.key is not None else b""
         name = (config.cookie or config.header or "").encode()
-        find: Find = (CookieSearch(name, _TOKEN) if config.cookie else first_value_of(name)).search
-        self.key_of: KeyOf = _found(find)
+        self.key_of = _in_cookie(name, _TOKEN) if config.cookie else _in_field(name)
         self._attributes = _attributes(config)
 
     def around(self, policy: Policy, counts: StickyCounts) -> Policy:

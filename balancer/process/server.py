@@ -38,6 +38,7 @@ from balancer.routes.table import RouteTable
 from balancer.sharing.exchange import exchange_of
 from balancer.sharing.siblings import Siblings
 from balancer.sharing.token_exchange import token_exchange_of
+from balancer.tls.contexts import shared_contexts
 from balancer.tracing.tracing import tracing_of
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
@@ -131,7 +132,7 @@ class Server:
             applies=member is None or not member.index,
         )
         self.named_clusters = NamedClusters(self.control_plane, self._build_cluster)
-        fronts = member.fronts if member is not None else {}
+        fronts = shared_contexts(settings) if member is None else member.fronts
         self._listeners = Listeners(
             self.listening.traffic, self.cluster, self.named_clusters, self._downstream, self._http2, fronts
         )

@@ -34,7 +34,7 @@ from balancer.process.member import ServingProcess, prompt_memory
 from balancer.process.socket_handover import Successor, started, tell_ready
 from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
-from balancer.tls.contexts import SharedContext
+from balancer.tls.contexts import shared_contexts
 
 SPARE_TIME = 5.0
 """Seconds beyond the grace period after which a process that does not end is killed."""
@@ -56,10 +56,7 @@ class Supervisor:
         self._prompts = prompt_memory(settings)
         self._directory = made_directory()
         self._lifeline, self._held = os.pipe()
-        self._fronts = {
-            name: SharedContext(tls, http2=settings.http2.enabled)
-            for name, tls in settings.tls_tables.items()
-        }
+        self._fronts = shared_contexts(settings)
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
         self._replacement: Successor | None = None  # that has taken over

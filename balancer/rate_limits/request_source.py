@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from balancer.http.h1.client import Client
-from balancer.http.h1.fields import Find, first_value_of
+from balancer.http.h1.fields import only_value_of
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.syntax.networks import parsed
 
@@ -75,24 +75,24 @@ def network_of(address: bytes) -> bytes:
 class RequestSource:
     """Finds which bucket a request takes a token from.
 
-    `by` is `all`, `client`, `key` or `header`, then of the field `header`. Requests without a key or field count by
-    client: to leave it out must not be a way around the limit. `trusts` is replaced when `trusted_proxies` may have
-    changed.
+    `by` is `all`, `client`, `key` or `header`, then of the field `header`. Requests without a key or field, and with
+    several values of it, count by client: neither must be a way around the limit. `trusts` is replaced when
+    `trusted_proxies` may have changed.
     """
 
     def __init__(self, by: str, header: str | None, trusts: Trusts) -> None:
         self.trusts = trusts
         self._by = by
-        self._find: Find | None = first_value_of(header.encode()).search if header is not None else None
+        self._value_in = only_value_of(header.encode()) if header is not None else None
 
     def of(self, request: Request, client: Client, key_of: KeyOf | None) -> bytes:
         """Return the source of a request. Those of different kinds never equal each other."""
         if self._by == "all":
             return b""
-        if self._find is not None:
-            match = self._find(request.head)
-            if match is not None:
-                return b"h" + match[1]
+        if self._value_in is not None:
+            value = self._value_in(request.head)
+            if value is not None:
+                return b"h" + value
         elif self._by == "key" and key_of is not None:
             key = request.key_by(key_of, client)
             if key is not None:

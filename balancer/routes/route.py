@@ -104,11 +104,13 @@ class Route:
     def _replaced(self, sent: bytes, path: bytes, replacement: bytes) -> bytes:
         """Return a path that begins with the prefix, with `replacement` instead of that: the rest as it was sent, or as
         in the normalized `path` where that has dot segments, the prefix was written in another way, or the result could
-        be read as a URL."""
+        be read as a URL, as `//host` and, by browsers, `/\\host` are."""
         size = len(self._prefix)
         is_plain = sent.startswith(self._prefix) and (replacement or sent[size : size + 2] != b"//")
         is_plain = is_plain and not has_dots(decoded(sent))
         path = replacement + (sent if is_plain else path)[size:]
+        if path.startswith(b"/\\"):
+            return b"/%5C" + path[2:]
         return path if path.startswith(b"/") else b"/" + path
 
     def response(self, request: Request) -> tuple[int, bytes, bytes]:

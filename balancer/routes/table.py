@@ -78,7 +78,7 @@ def _better(best: Route | None, routes: list[Route], request: Request, asked: As
 
 
 class PathRoutes:
-    """Routes of one host by path."""
+    """Routes of one host by path. `by_path`: one of them is decided by the path, be it by an authorization service."""
 
     def __init__(self) -> None:
         self._exact: dict[bytes, Place] = {}
@@ -87,7 +87,7 @@ class PathRoutes:
         self.by_path = self.rewrites = False
 
     def add(self, config: RouteConfig, route: Route) -> None:
-        self.by_path |= config.path is not None or (config.prefix or "/") != "/"
+        self.by_path |= config.path is not None or (config.prefix or "/") != "/" or config.auth is not None
         leads = config.redirect
         self.rewrites |= config.replace_prefix is not None or (
             leads is not None and leads.replace_prefix is not None
@@ -161,8 +161,8 @@ class RouteTable:
         return self._hosts.setdefault(host.encode(), PathRoutes())
 
     def find(self, request: Request, client: Client) -> Route | None:
-        """Return the most specific route that matches the request. Raises `AmbiguousPath` if one of its host matches by
-        path, and workers may take its path for another one."""
+        """Return the most specific route that matches the request. Raises `AmbiguousPath` if one of its host is
+        `by_path`, and workers may take its path for another one."""
         path = request.target
         mark = path.find(b"?")
         if mark >= 0:
@@ -197,8 +197,8 @@ class RouteTable:
             return path
 
     def _unambiguous(self, path: bytes, places: list[PathRoutes], request: Request) -> bytes:
-        """Return the normalized path. Where a route matches by path, it is also sent if workers may read the received
-        one in another way. Raises `AmbiguousPath` for parts that are refused.
+        """Return the normalized path. Where a route is `by_path`, it is also sent if workers may read the received one
+        in another way. Raises `AmbiguousPath` for parts that are refused.
 
         Dot segments go last: the segment that `/..` removes may contain such a part, or become two.
         """

@@ -73,18 +73,18 @@ class ServerTls:
         mute_undecodable_names()
 
     def handshake(self, front: SharedContext | None = None) -> ServerHandshake:
-        """Contexts of a new handshake; `front` is given if the balancer runs several processes."""
+        """Contexts of a new handshake; `front` is None for a listener that had no TLS at the start."""
         context = self.context if front is None else front.before(self)
         return ServerHandshake(context, self.first, self._protocols, self._certificate_fields)
 
 
 class SharedContext:
-    """TLS context shared by all sibling processes, created before they are forked, so that they share ticket keys.
+    """TLS context that survives reloads, and that sibling processes share, so that session tickets stay valid.
 
-    A context encrypts session tickets with keys of its own, and each process would refuse the tickets of the others,
-    which costs returning clients a full handshake. These keys are common to all processes and survive a reload (RFC
-    8446 § 4.6.1, § 8.1; RFC 5077 § 5.5) that changes neither the trusted authorities nor the settings. The context has
-    no certificate; it switches to one that has.
+    A context encrypts session tickets with keys of its own, and a new one would refuse those of the others, which costs
+    returning clients a full handshake. These keys are made at the start, before processes are forked, and survive a
+    reload (RFC 8446 § 4.6.1, § 8.1; RFC 5077 § 5.5) that changes neither the trusted authorities nor the settings. The
+    context has no certificate; it switches to one that has.
     """
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
@@ -351,6 +351,12 @@ def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
         except ConfigError as problem:
             raise ConfigError(f"listeners.{name}.{problem}" if name else str(problem)) from None
     return found
+
+
+def shared_contexts(settings: Settings) -> dict[str, SharedContext]:
+    """Return the TLS contexts that handshakes with clients begin with, by listener. Raises `ConfigError`."""
+    http2 = settings.http2.enabled
+    return {name: SharedContext(tls, http2=http2) for name, tls in settings.tls_tables.items()}
 
 
 def doubtful_certificates(settings: Settings) -> Iterator[str]:

@@ -37,12 +37,13 @@ class HttpConfig(Section):
 
 class NormaliseConfig(Section):
     """Parts of a path that workers read in different ways: whether a request that has them is refused where a route
-    matches by path, or whether they become a slash, in the path that is matched and in the one that is sent."""
+    matches by path or has `auth`, or whether they become a slash, in the path that is matched and in the one that is
+    sent."""
 
     encoded_slash: Literal["refuse", "decode", "keep"] = Field(
         default="refuse",
-        description="requests whose path has `%2F`, where a route matches by path: refused with 400, matched and sent"
-        " with a slash, or matched as they are; see [Paths that workers read "
+        description="requests whose path has `%2F`, where a route matches by path or has `auth`: refused with 400, "
+        "matched and sent with a slash, or matched as they are; see [Paths that workers read "
         "differently](#paths-that-workers-read-differently)",
     )
     backslash: Literal["refuse", "decode", "keep"] = Field(

@@ -48,9 +48,6 @@ class Framing(Enum):
     UNTIL_CLOSE = auto()
 
 
-Find = Callable[[bytes], "re.Match[bytes] | None"]
-"""Search of a head."""
-
 Values = dict[bytes, list[bytes]]
 """Lower-cased name → values as received."""
 
@@ -94,6 +91,18 @@ def first_value_of(name: bytes) -> re.Pattern[bytes]:
     Linear in the length of the value: no byte that a repeat matches can be matched by what follows it.
     """
     return re.compile(rb"\n(?i:%b):[ \t]*([^\r \t]+(?:[ \t]+[^\r \t]+)*)" % re.escape(name))
+
+
+def only_value_of(name: bytes) -> Callable[[bytes], bytes | None]:
+    """Return a function that finds the value of all non-empty fields of this name; None without one, and for different
+    values: which of them counts depends on the worker, and a client could send one for the balancer."""
+    find = first_value_of(name).findall
+
+    def only(head: bytes) -> bytes | None:
+        values: list[bytes] = find(head)
+        return values[0] if values and values.count(values[0]) == len(values) else None
+
+    return only
 
 
 def lines_of(names: bytes) -> re.Pattern[bytes]:

@@ -376,6 +376,35 @@ async def test_decision_is_on_the_resolved_path_that_a_worker_gets(
     assert [one.line.split()[1] for one in main.requests] == [uri.removeprefix(b"/app")] * 2
 
 
+@pytest.mark.parametrize("protocol", ["HTTP/1.1", "HTTP/2"])
+@pytest.mark.parametrize("route", [NOTHING, {"prefix": "/"}, {"host": "example.org"}, {"host": "*.org"}])
+async def test_route_without_a_path_sends_the_path_that_was_decided_on(
+    stage: Stage, route: Mapping[str, Any], protocol: str
+) -> None:
+    """A path that workers read in different ways is refused, or they would get another one than the service."""
+    asked = await stage.worker(granting())
+    main = await serve(stage, asked, route=route)
+    paths = (b"/admin/../public/x?a=/../b", b"//public/admin/x", b"/public/%2e%2e/admin", b"/%70ublic//x")
+    unclear = (b"/public/..%2fadmin", b"/public/..\\admin", b"/public/..;/admin", b"/a%00", b"/" + b"./" * 65)
+    if protocol == "HTTP/2":
+        client = await http2_client(stage)
+        statuses = [(await client.ask(path=path)).status for path in paths + unclear]
+    else:
+        statuses = [(await stage.ask(get(path))).status for path in paths + unclear]
+    assert statuses == [200] * len(paths) + [400] * len(unclear)
+    uris = [one.value(b"X-Forwarded-Uri") for one in asked.requests]
+    assert uris == [b"/public/x?a=/../b", b"/public/admin/x", b"/admin", b"/public/x"]
+    targets = [one.line.split()[1] for one in main.requests]
+    assert targets == [*uris[:3], b"/%70ublic//x"]
+
+
+async def test_host_without_authorisation_beside_it_gets_paths_as_sent(stage: Stage) -> None:
+    main = await serve(stage, await stage.worker(granting()), route={"host": "other.org"})
+    for path in (b"/a/../b", b"/a%2Fb"):
+        assert (await stage.ask(get(path))).status == 200
+        assert main.requests[-1].line.split()[1] == path
+
+
 def oauth2_proxy(request: Message) -> bytes:
     """What an oauth2-proxy answers with the documented options: 202 or its sign-in page, and its own pages."""
     url = urlsplit(request.line.split()[1].decode())

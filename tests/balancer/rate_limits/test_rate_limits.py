@@ -158,6 +158,29 @@ async def test_values_of_a_field_have_their_own_buckets(stage: Stage) -> None:
     assert await statuses(client, get(), get(b"/", b"X-Api-Key:")) == [200, 429]
 
 
+@pytest.mark.parametrize("kind", ["header", "key", "sticky"])
+async def test_field_beside_the_one_that_a_worker_reads_is_no_way_around(stage: Stage, kind: str) -> None:
+    """A request with several values counts by client, in whatever order they are."""
+    by: dict[str, Any] = {"by": "header", "header": "X-Api-Key"} if kind == "header" else {"by": "key"}
+    keys: dict[str, Any] = {
+        "header": {},
+        "key": {"key": {"by": "header", "name": "X-Api-Key"}},
+        "sticky": {"sticky": {"header": "X-Api-Key"}},
+    }
+    await serve(stage, {**TWO, **by}, **keys[kind])
+    client = await stage.client()
+    real, invented = b"X-Api-Key: real", [b"x-api-key: %d" % at for at in range(3)]
+    requests = [get(b"/", *pair) for pair in ((invented[0], real), (real, invented[1]), (invented[2], real))]
+    assert await statuses(client, *requests, get(b"/", real, real), get(b"/", real, b"X-Api-Key:")) == [
+        200,
+        200,
+        429,
+        200,
+        200,
+    ]
+    assert await statuses(client, get(b"/", real)) == [429]
+
+
 async def test_internal_field_of_a_client_is_no_key(stage: Stage) -> None:
     """The worker does not get it either."""
     limit = {**TWO, "burst": 1, "by": "header", "header": "x-internal-user"}

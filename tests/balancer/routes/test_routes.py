@@ -103,6 +103,21 @@ async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
     ]
 
 
+@pytest.mark.parametrize("rest", [b"/\\evil.com/x", b"/.//\\evil.com/x", b"/\\/evil.com", b"/\\\\evil.com"])
+async def test_rest_behind_a_prefix_is_no_url_by_a_backslash(stage: Stage, rest: bytes) -> None:
+    """Browsers take it for a slash, and so does `new URL` of Node."""
+    worker = await stage.worker(response())
+    routes: list[dict[str, Any]] = [
+        {"prefix": "/to", "redirect": {"replace_prefix": "/"}},
+        {"prefix": "/strip", "cluster": "api", "strip_prefix": True},
+    ]
+    await serve_api(stage, pool_of(worker), routes=routes, normalise={"backslash": "keep"})
+    plain = b"/%5C" + rest[rest.index(b"\\") + 1 :]
+    assert (await stage.ask(get(b"/to" + rest))).value(b"Location") == plain
+    await stage.ask(get(b"/strip" + rest))
+    assert worker.requests[0].line.split()[1] == plain
+
+
 async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
     """`OPTIONS *` and CONNECT match the prefix / and have none."""
     worker = await stage.worker(response())

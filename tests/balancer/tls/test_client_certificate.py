@@ -124,7 +124,9 @@ async def test_session_of_an_expired_certificate_is_refused(
 ) -> None:
     """It has begun while the certificate was valid: here, OpenSSL does not look at the time."""
     await serve(stage, shelf, worker, "leaf")
-    stage.control_plane.config.server_tls[""].context.verify_flags |= NO_CHECK_TIME
+    handshake = stage.running.arrivals.tls
+    assert handshake is not None
+    handshake.context.verify_flags |= NO_CHECK_TIME
     context = shelf.client(shelf.pair("me", is_expired=True))
     context.maximum_version = version
     ask = partial(request_and_session, stage.running.address.port, context, NAME)

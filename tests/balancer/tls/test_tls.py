@@ -413,6 +413,30 @@ async def test_renegotiation_is_refused(stage: Stage, shelf: Shelf) -> None:
 # --- reload
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_reload_keeps_sessions(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
+    """Of one process, also with another certificate, but not with a setting that a session began under."""
+    pair = shelf.pair(NAME)
+    server = await stage.serve(await stage.worker(response()), tls=pair)
+    context = limited_to(shelf.client(), version)
+
+    async def greet(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        _, given, is_resumed = await asyncio.to_thread(
+            request_and_session, stage.running.address.port, context, NAME, session
+        )
+        return given, is_resumed
+
+    session, _ = await greet(None)
+    await server.reload()
+    assert (await greet(session))[1] is True
+    for kind, path in shelf.pair(NAME, "fresh.example.org").items():
+        shutil.copy(path, pair[kind])
+    await server.reload()
+    assert (await greet(session))[1] is True
+    await stage.reload(tls={**pair, "client_ca": str(shelf.ca), "client_certificate": "optional"})
+    assert (await greet(session))[1] is False
+
+
 async def test_reload_of_certificates(stage: Stage, shelf: Shelf) -> None:
     """New connections get the new certificate, old ones stay; a bad file changes nothing."""
     pair = shelf.pair(NAME)

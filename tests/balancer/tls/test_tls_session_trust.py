@@ -48,7 +48,7 @@ def renamed(shelf: Shelf, tls: dict[str, str]) -> dict[str, str]:
     return {**tls, "client_ca": str(same)}
 
 
-CHANGES: dict[str, tuple[Change, bool]] = {  # and whether a sibling process may resume the session
+CHANGES: dict[str, tuple[Change, bool]] = {  # and whether a session may be resumed after it
     "nothing": (lambda _, tls: tls, True),
     "certificate": (lambda shelf, tls: tls | shelf.pair("localhost"), True),
     "name of the file": (renamed, True),
@@ -64,12 +64,12 @@ CHANGES: dict[str, tuple[Change, bool]] = {  # and whether a sibling process may
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("processes", ["one", "several", "restarted"])
+@pytest.mark.parametrize("start", ["without", "same", "restarted"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_session_does_not_outlive_trust(
-    tmp_path: Path, change: str, processes: str, version: ssl.TLSVersion
+    tmp_path: Path, change: str, start: str, version: ssl.TLSVersion
 ) -> None:
-    """A reload in one process and in several, and a hot restart, which makes the shared context anew."""
+    """A reload of a listener without TLS at the start, and of one with it, whose context a hot restart makes anew."""
     shelf = Shelf(tmp_path)
     tls = {**shelf.pair("localhost"), "client_ca": str(shelf.ca), "client_certificate": "optional"}
     client = shelf.client(shelf.pair("client"))
@@ -78,17 +78,17 @@ def test_session_does_not_outlive_trust(
     def server(tls: dict[str, str], front: SharedContext | None) -> ssl.SSLContext:
         return ServerTls(TlsConfig.model_validate(tls)).handshake(front).context
 
-    front = None if processes == "one" else SharedContext(TlsConfig.model_validate(tls))
+    front = None if start == "without" else SharedContext(TlsConfig.model_validate(tls))
     first = exchange(server(tls, front), client, None)
     session = first.session
     assert session is not None
     alter, is_kept = CHANGES[change]
     tls = alter(shelf, tls)
-    if processes == "restarted":
+    if start == "restarted":
         front = SharedContext(TlsConfig.model_validate(tls))
     try:
         second = exchange(server(tls, front), client, session)
     except ssl.SSLError:  # refused: its certificate is of no trusted authority, or its version too old
         assert change in ("authority replaced", "minimum version")
         return
-    assert second.session_reused is (is_kept and processes == "several")
+    assert second.session_reused is (is_kept and start == "same")
