@@ -118,8 +118,9 @@ class ProcessContext:
 
         Asks the kernel, in one system call, about paused connections only: the event loop reports a reset of the
         others. A FIN is not a disconnect: a client may half-close and still read (RFC 9112 § 9.6), and the loop finds
-        the FIN in order, after the bytes before it. An interim response to a client that has sent its FIN shows which
-        it is: a closed one answers with a reset (`Exchange.client_ended`).
+        the FIN in order, after the bytes before it. Nor is a hang-up without an error: a FIN in each direction or, at a
+        Unix socket, a close, before which bytes may be unread. An interim response to a client that has sent its FIN
+        shows which it is: a closed one answers with a reset (`Exchange.client_ended`).
         """
         self._looks_soon = False
         paused = {}
@@ -132,7 +133,8 @@ class ProcessContext:
         looked_at = select.poll()
         for descriptor in paused:
             looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
-        found = [paused[descriptor] for descriptor, _ in looked_at.poll(0)]
+        events_of = [(paused[descriptor], events) for descriptor, events in looked_at.poll(0)]
+        found = [one for one, events in events_of if one.ended_at or events & select.POLLERR]
         for downstream in sorted(found, key=lambda one: one.ended_at):
             downstream.abort()
 

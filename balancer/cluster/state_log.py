@@ -269,10 +269,8 @@ class StateLog:
         number = self.siblings.failing(self.policy_key)
         if number:
             self._faulty_elsewhere = installation
-            self.say(
-                f"policy: it has failed in {_others(number)}; such picks are made by the fallback policy and counted; "
-                "see 'balancer status'"
-            )
+            named = f"it has failed in {_others(number)}"
+            self.say(f"policy: {named}; 'balancer status' names the fault and counts fallback picks")
 
 
 def _others(processes: int) -> str:

@@ -20,7 +20,7 @@ from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.errors import CLIENT_LEFT, BodyTooLarge, MalformedBody, RequestRejected, body_too_large
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.responder import RequestHandler
+from balancer.exchange.responder import ClientSide, RequestHandler
 from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.h1.body import Body
 from balancer.http.h1.client import HTTP11
@@ -43,7 +43,7 @@ class Http1Connection(Http1Responder):
         cluster: Cluster,
         admin_exchange: AdminExchanges,
         routes: RouteTable | None = None,
-        begin_http2: Callable[[], asyncio.Protocol] | None = None,
+        begin_http2: Callable[[], ClientSide] | None = None,
     ) -> None:
         """`begin_http2` makes the protocol of a client that begins with HTTP/2; None: HTTP/2 is not spoken."""
         super().__init__(cluster)
@@ -203,6 +203,7 @@ class Http1Connection(Http1Responder):
             asyncio.get_running_loop().call_later(delay, self._refuse_http2)
             return True
         protocol = self._begin_http2()
+        protocol.accepted_from = self.accepted_from
         process.forget(self)
         process.counts.connections -= 1  # the same one
         self._reader = None

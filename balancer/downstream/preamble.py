@@ -15,6 +15,7 @@ from typing import Any, cast
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.proxy_protocol import Address, BadProxyHeader, parse
 from balancer.errors import RequestRejected
+from balancer.exchange.responder import ClientSide
 from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
@@ -54,7 +55,7 @@ class HandshakingConnections:
     def __init__(
         self,
         cluster: Cluster,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], ClientSide],
         tls: ServerHandshake | None = None,
         proxies: tuple[Network, ...] = (),
         make_http2: Callable[[], asyncio.Protocol] | None = None,
@@ -75,7 +76,9 @@ class HandshakingConnections:
         """Return the first protocol of a connection from this peer."""
         is_introduced = is_within(address, self.proxies)
         if self.tls is None and not is_introduced:
-            return self.make()
+            made = self.make()
+            made.accepted_from = address
+            return made
         return HandshakingConnection(self, is_introduced)
 
     def sweep(self, now: float) -> None:
@@ -160,7 +163,8 @@ class HandshakingConnection(asyncio.Protocol):
     # --- what it becomes
 
     def _begin_http(self, transport: asyncio.Transport, rest: bytes) -> None:
-        protocol, tls = self._arrivals.make(), self._arrivals.tls
+        protocol: asyncio.Protocol = self._arrivals.make()
+        tls = self._arrivals.tls
         if tls is not None:
             protocol = self._tls = TlsTransport(
                 tls.context,

@@ -53,6 +53,7 @@ class ClientSide(asyncio.Protocol):
     __slots__ = (
         "_cluster",
         "_process",
+        "accepted_from",
         "client",
         "cut_by",
         "ended_at",
@@ -72,6 +73,7 @@ class ClientSide(asyncio.Protocol):
     def __init__(self, cluster: Cluster, now: float) -> None:
         self._cluster = cluster
         self._process = cluster.process
+        self.accepted_from = "unknown"  # the address at the accept
         self.is_held = 0  # the reasons why reading is paused
         self.is_write_paused = False  # the transport's write buffer is above its high-water mark
         self.idle_since = now  # the last instant at which something was received or a response ended
@@ -85,7 +87,9 @@ class ClientSide(asyncio.Protocol):
         tls = transport.get_extra_info("ssl_object")
         proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
         certificate = transport.get_extra_info("certificate_fields")
-        self.client = cluster.client_of(*ends_of(transport), proto, version, tls_version, certificate)
+        self.client = cluster.client_of(
+            *ends_of(transport, self.accepted_from), proto, version, tls_version, certificate
+        )
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""

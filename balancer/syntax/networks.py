@@ -67,11 +67,12 @@ def unmapped(address: str) -> str:
     return str(parsed(address)) if address.startswith(MAPPED) else address
 
 
-def ends_of(transport: asyncio.BaseTransport) -> tuple[bytes, bytes]:
-    """Return a client's address and the host:port that it connected to, with an IPv6 host in brackets."""
+def ends_of(transport: asyncio.BaseTransport, accepted_from: str) -> tuple[bytes, bytes]:
+    """Return a client's address and the host:port that it connected to, with an IPv6 host in brackets; of one that has
+    reset its connection already, the address at the accept."""
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if isinstance(own, str):  # the path of a Unix socket
         return THIS_MACHINE.encode(), b"localhost"
     host = unmapped(own[0]) if own else ""
     authority = f"{f'[{host}]' if ':' in host else host}:{own[1]}" if own else "localhost"
-    return (unmapped(peer[0]) if peer else "unknown").encode(), authority.encode()
+    return unmapped(peer[0] if peer else accepted_from).encode(), authority.encode()

@@ -248,6 +248,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             data = self._decrypt(RECORD if had_part or size > RECORD else size)
         except ssl.SSLWantReadError:
             self._has_part = True
+        except ssl.SSLZeroReturnError:  # once ours has been sent; before, b""
+            self._is_ended = True
         except ssl.SSLError as error:
             self._fail(error)
             return
@@ -275,6 +277,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 self._is_ended = not pieces[-1]
         except ssl.SSLWantReadError:
             self._has_part = True
+        except ssl.SSLZeroReturnError:
+            self._is_ended = True
         except ssl.SSLError as error:
             self._error = error
         return b"".join(pieces)

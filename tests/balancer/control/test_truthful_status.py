@@ -499,8 +499,8 @@ async def test_first_process_logs_failure_of_the_policy_in_others(stage: Stage) 
     assert log.look() == []
     other.publish_process(is_in_panic=False, failing_policy=7)
     [line] = log.look()
-    assert line.startswith(
-        "policy: it has failed in 1 other process; such picks are made by the fallback policy"
+    assert line == (
+        "policy: it has failed in 1 other process; 'balancer status' names the fault and counts fallback picks"
     )
     assert log.look() == []
     stage.cluster.router.set_policy(Broken())

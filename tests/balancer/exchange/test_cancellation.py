@@ -461,6 +461,23 @@ async def test_clients_of_http_1_0_are_not_asked(stage: Stage) -> None:
     assert client.received.startswith(b"HTTP/1.1 200")
 
 
+async def test_closed_client_of_a_unix_socket_is_found_without_being_asked(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """The kernel tells a close there from a half-close."""
+    worker = await stage.serve_worker(answering_after(asyncio.Event()), listen=f"unix:{tmp_path / 'web'}")
+    client = await stage.sending(get(version=b"HTTP/1.0"))
+    await stage.eventually(lambda: worker.requests)
+    client.half_close()
+    await stage.turn()
+    stage.advance(0.0)
+    assert stage.cluster.process.in_flight == 1
+    client.leave()
+    await stage.turn()
+    stage.advance(0.0)
+    await stage.eventually(lambda: outcomes(stage) == ["abandoned"])
+
+
 def test_tables_are_complete() -> None:
     assert {cell.step for cell in CELLS} == set(STEPS)
     assert {cell.event for cell in CELLS} == set(EVENTS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -339,6 +340,30 @@ async def test_half_close_is_passed_on(
     assert len(stage.cluster.tunnels) == 1
     second.half_close()
     assert await first.rest() == b""
+    await tunnel_stage.close_rest()
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_half_close_behind_one_of_the_worker_while_reading_is_paused(
+    stage: Stage, tunnel_stage: TunnelStage, tmp_path: Path, is_unix: bool
+) -> None:
+    """The kernel reports a hang-up once both FINs are there, which is no reset: the worker gets every byte."""
+    listen = f"unix:{tmp_path / 'web'}" if is_unix else "127.0.0.1:0"
+    client, worker = await tunnel_stage.serve_tunnel(listen=listen)
+    worker.half_close()
+    assert await client.rest() == b""
+    sent, piece = 0, b"x" * 4096
+    [downstream] = stage.downstreams
+    while downstream.transport.is_reading():
+        await client.send(piece)
+        sent += len(piece)
+        await stage.turn(1)
+    await client.send(piece)
+    client.half_close()
+    await stage.turn()
+    assert client.unsent == 0
+    stage.advance(0.0)
+    assert len(await worker.rest()) == sent + len(piece)
     await tunnel_stage.close_rest()
 
 

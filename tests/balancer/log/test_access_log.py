@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 from balancer.config.schema.log import LogConfig
 from balancer.log.access_log import AccessLog
 from tests.support.admin_requests import status
+from tests.support.frames import PREFACE, SETTINGS, frame, head
+from tests.support.http2_client import fields as of_request
 from tests.support.log_entries import LogRecord, written
 from tests.support.stage import Stage
 from tests.support.wire import Wire, answering_after, get, playing, post, post_chunked, response
@@ -71,6 +75,20 @@ async def test_entries_of_a_new_and_a_reused_connection(stage: Stage, watched: W
     assert first["request_id"] != second["request_id"]
     assert [line["connection"] for line in (first, second)] == ["new", "reused"]
     assert (second["method"], second["bytes_in"]) == ("POST", 4)
+
+
+@pytest.mark.parametrize("sent", [get(), PREFACE + frame(SETTINGS) + head(1, *of_request())])
+async def test_client_that_resets_before_it_is_accepted(
+    stage: Stage, watched: WatchedLog, sent: bytes
+) -> None:
+    """Its socket has no address any more; that of the accept is logged."""
+    await watched.serve(await stage.worker(stalls()))
+    sock = socket.create_connection(("127.0.0.1", stage.running.listening.traffic[""].sock.getsockname()[1]))
+    sock.sendall(sent)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    line = await watched.line()
+    assert (line["client"], line["reason"]) == ("127.0.0.1", "client_left")
 
 
 async def test_path_alone_turns_the_log_on(stage: Stage, watched: WatchedLog) -> None:

@@ -17,6 +17,7 @@ from balancer.config.problems import ConfigError
 from balancer.process_context import FIRST_REQUEST
 from tests.support.admin_requests import TOKEN
 from tests.support.certificates import Shelf, limited_to, request_and_session
+from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, post, response
 
@@ -32,12 +33,13 @@ async def names_of(stage: Stage, context: ssl.SSLContext, name: str) -> set[str]
 
 
 class RawClient:
-    """A TLS client that gives the test access to its records."""
+    """A client, or a server, of TLS that gives the test access to its records."""
 
-    def __init__(self, wire: Wire, context: ssl.SSLContext) -> None:
+    def __init__(self, wire: Wire, context: ssl.SSLContext, name: str | None = NAME) -> None:
+        """Without a name, this is the server."""
         self.wire = wire
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=NAME)
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
 
     def records(self) -> bytes:
         return self._outgoing.read()
@@ -253,6 +255,45 @@ async def test_half_closed_client_is_answered(stage: Stage, shelf: Shelf) -> Non
     await stage.turn()
     go.set()
     assert (await client.rest()).endswith(b"late")
+
+
+@pytest.mark.parametrize("is_client", [True, False])
+async def test_end_of_a_tunnel_whose_other_side_has_ended_first(
+    stage: Stage, shelf: Shelf, is_client: bool
+) -> None:
+    """close_notify after the balancer's own is an end, before which all bytes are passed on."""
+    data, over = os.urandom(1 << 20), asyncio.Event()
+
+    async def tls_worker(wire: Wire) -> None:
+        raw = RawClient(wire, shelf.worker("127.0.0.1"), None)
+        await raw.handshake()
+        await raw.read()
+        await raw.send(SWITCHED)
+        assert await raw.rest() == b""
+        await raw.send(data)
+        raw.tls.unwrap()
+        await wire.send(raw.records())
+
+    if is_client:
+        worker = await stage.worker(playing(Wire.request, SWITCHED, Wire.half_close, over))
+        await stage.serve(worker, tls=shelf.pair(NAME))
+        client = await raw_client(stage, shelf)
+        await client.send(get(b"/", *UPGRADE_FIELDS))
+        assert (await client.rest()).startswith(b"HTTP/1.1 101")
+        await client.send(data)
+        client.tls.unwrap()
+        await client.wire.send(client.records())
+        assert await worker.connections[0].rest() == data
+        over.set()
+    else:
+        port = (await stage.worker(tls_worker)).port
+        endpoint = {"id": "w0", "address": f"https://127.0.0.1:{port}"}
+        await stage.serve(endpoints=[endpoint], upstream_tls={"ca": str(shelf.ca)})
+        plain = await stage.sending(get(b"/", *UPGRADE_FIELDS))
+        await plain.head()
+        plain.half_close()
+        assert await plain.rest() == data
+    await stage.eventually(lambda: not stage.cluster.tunnels)
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -189,6 +189,25 @@ def test_close_notify_of_the_peer(pair: Pair, stays: bool) -> None:
     assert pair.protocol.events == [b"last", "eof"]
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("cut", ["in one read", "between the records", "in the last record"])
+def test_close_notify_of_the_peer_after_ours(tmp_path: Path, version: ssl.TLSVersion, cut: str) -> None:
+    """It is the end, not an error. The record before it is delivered, of which a part had come before ours."""
+    pair = Pair(Shelf(tmp_path), version)
+    pair.peer.write(b"last word")
+    record = pair.records()
+    pair.tls.data_received(record[:7])
+    pair.tls.write_eof()
+    assert pair.read() == b"|end"
+    pair.peer.unwrap()
+    rest = record[7:] + pair.records()
+    at = {"in one read": 0, "between the records": len(record) - 7, "in the last record": len(rest) - 1}[cut]
+    for piece in (rest[:at], rest[at:]):
+        pair.tls.data_received(piece)
+    assert pair.protocol.events == [b"last word", "eof"]
+    assert (pair.tls.eof_received(), pair.plain.ends) == (True, ["eof"])
+
+
 def test_fin_without_close_notify_is_an_error(pair: Pair) -> None:
     assert not pair.tls.eof_received()
     pair.tls.connection_lost(None)
