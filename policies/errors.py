@@ -58,13 +58,14 @@ def place_of_pick(policy: object) -> str:
 
 
 def _place(fault: BaseException) -> str:
-    """Return ` at file:line` of the innermost frame in the module of a user's policy; empty if there is none."""
+    """Return ` at file:line` of the innermost frame in the module of a user's policy, or else in this distribution
+    unless it is an error of its own."""
     module, place = None, ""
     for frame, line in walk_tb(fault.__traceback__):
         name = frame.f_globals.get("__name__", "")
         if module is None and not is_own(name):
             module = name
-        if name == module:
+        if name == module or (module is None and not isinstance(fault, PoliciesError)):
             place = f" at {frame.f_code.co_filename}:{line}"
     return place.replace("\n", " ")
 

@@ -106,7 +106,7 @@ class Robinhood(SimulatedReproduction):
             )
             yield figure_verdict(
                 f"{cluster}: as near to the mean as the source's",
-                str(after),
+                f"{after}, rounded: at most {FORM(after + ROUNDING)}",
                 means[AFTER],
                 FORM,
                 most=after + ROUNDING,

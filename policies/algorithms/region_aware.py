@@ -94,25 +94,31 @@ class Headroom:
     def __init__(self, full: float, smoothing: float) -> None:
         self._full = full
         self._rooms: defaultdict[Region, Room] = defaultdict(partial(Room, smoothing))
+        self._counted: dict[EndpointState, int] = {}
 
     def of(self, region: Region) -> Room:
         """Return the headroom of a region, created on first use."""
         return self._rooms[region]
 
+    def count(self, state: EndpointState, in_flight: int) -> None:
+        """Count the requests in flight at an endpoint, whoever has picked it: a canary picks only some itself."""
+        self.of(state.region).in_flight += in_flight - self._counted.get(state, 0)
+        self._counted[state] = in_flight
+
     def settled(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Count a finished request out, and record the utilisation that its response reports."""
-        room = self.of(state.region)
+        """Record the utilisation that the response of a finished request reports, and count the request out."""
         report = outcome.reported_load
         if report is not None and report.utilization is not None:
-            room.report(min(1.0, max(0.0, report.utilization)), now)
-        room.in_flight -= 1
+            self.of(state.region).report(min(1.0, max(0.0, report.utilization)), now)
+        self.count(state, state.in_flight)
 
     def look(self, states: Sequence[EndpointState], now: float) -> None:
         """Recount the requests in flight, and update every region."""
         for room in self._rooms.values():
             room.in_flight = 0
+        self._counted.clear()
         for state in states:
-            self.of(state.region).in_flight += state.in_flight
+            self.count(state, state.in_flight)
         for room in self._rooms.values():
             room.look(now, self._full)
 
@@ -238,7 +244,7 @@ class RegionAware(PerRegion):
                 region = self._with_room(region, home, available, now)
             state = self.pick_in(region, facts, available, now)
         if self._has_reports:
-            self._headroom.of(state.region).in_flight += 1
+            self._headroom.count(state, state.in_flight + 1)
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from math import inf, isfinite, isnan
 from typing import Any, Final, NamedTuple
 
@@ -324,6 +325,7 @@ def combine_hooks(chorus: object, policies: Sequence[object]) -> None:
 
 
 def _all_with_own_lists(hooks: Sequence[Hook]) -> Hook:
+    @wraps(hooks[0])  # messages on faults name the hook
     def tell(states: Sequence[EndpointState], now: float) -> None:
         for hook in hooks:
             hook([*states], now)
@@ -332,6 +334,7 @@ def _all_with_own_lists(hooks: Sequence[Hook]) -> Hook:
 
 
 def _all(hooks: Sequence[Hook]) -> Hook:
+    @wraps(hooks[0])
     def tell(*arguments: Any) -> None:
         for hook in hooks:
             hook(*arguments)

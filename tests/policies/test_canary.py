@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,16 +13,18 @@ import pytest
 
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.random_choice import RandomChoice
+from policies.algorithms.region_aware import RegionAware
 from policies.algorithms.round_robin import RoundRobin
-from policies.contract import ManualClock
+from policies.contract import ManualClock, rules
 from policies.endpoint.available import Available, AvailableByRegion
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.insight.canary import Canary
 from policies.insight.explanation import Trace
 from policies.insight.shadow import FAULT_LIMIT, Shadow, Shadowed
 from policies.routing.router import Router
+from tests.support.expected_policies import EXPECTED, maker
 from tests.support.traces import traced
 
 ENDPOINTS = [Endpoint(f"w{number}", f"http://h:{number}", "r") for number in range(4)]
@@ -153,6 +157,38 @@ def test_hooks_of_both_policies_are_called() -> None:
     routes.tick()
     assert one.calls == other.calls
     assert Counter(one.calls)["observe"] == 3
+
+
+class Half(Canary):
+    """Its candidate picks for half of the requests, and sees the outcomes of all, with reports."""
+
+    def __init__(self, name: str, rng: Random) -> None:
+        super().__init__(("live", RandomChoice(rng)), (name, maker(name)(rng)), rng, share=0.5)
+        self._hook = getattr(self, "observe", lambda *_: None)
+        self.observe = self._report
+
+    def _report(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        outcome.reported_load = ReportedLoad(in_flight=3, service_time=0.05, utilization=0.9)
+        self._hook(state, outcome, now)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", EXPECTED)
+def test_outcomes_of_requests_that_others_picked_corrupt_no_count(name: str) -> None:
+    for rule in (rules.stays_within_the_set, rules.avoids_starvation):
+        rule(partial(Half, name))
+
+
+@pytest.mark.parametrize("others", [RandomChoice, RegionAware])
+def test_message_on_a_fault_names_the_policy_that_raised_and_the_hook(others: Any) -> None:
+    """By the place in the code, also where both policies have the hook."""
+    routes = router(Canary(("a", others(Random(1))), ("b", RegionAware(Random(2))), Random(3), share=0.1))
+    for number in (0.5, "much"):
+        outcome = Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1)
+        outcome.reported_load = ReportedLoad(utilization=number)  # type: ignore[arg-type]
+        routes.settle(routes.route(RequestFacts()), outcome)
+    expected = r"policy Canary raised TypeError.* at \S+region_aware\.py:\d+ in observe"
+    assert re.fullmatch(expected, str(routes.last_fault))
 
 
 def test_hooks_absent_from_both_policies_are_absent() -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from policies import Available, EndpointState, Outcome, RequestFacts, make
-from policies.algorithms.region_aware import BAND, Room
+from policies import Available, EndpointState, Outcome, OutcomeKind, RequestFacts, make
+from policies.algorithms.region_aware import BAND, Headroom, Room
+from policies.contract import endpoints
 from policies.policy import PolicyMaker
 from tests.policies.region_simulation import World
 from tests.support.traces import traced
@@ -191,6 +192,19 @@ def test_requests_in_flight_count_before_they_are_reported() -> None:
     found.in_flight = 48
     assert found.has_surge
     assert found.expected == pytest.approx(0.5 * 48 / (16 + 8 + 4))
+
+
+def test_requests_that_another_policy_has_picked_are_in_flight() -> None:
+    headroom = Headroom(0.9, 5.0)
+    states = [EndpointState(endpoint) for endpoint in endpoints(1, 1)]
+    headroom.look(states, 0.0)
+    room = headroom.of(states[0].region)
+    states[0].in_flight, states[1].in_flight = 7, 2
+    for state in states:
+        headroom.settled(state, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1), 0.1)
+    assert room.in_flight == 9
+    headroom.count(states[1], 3)  # picked here
+    assert room.in_flight == 10
 
 
 def test_reports_expire_after_30_s() -> None:
