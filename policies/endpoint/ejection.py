@@ -76,7 +76,8 @@ class OutlierState:
     them followed each other closely. `rate` is (successes, requests) of the window. `ok_at_return`: successes before
     the last return. The present consecutive failures began at `failing_since`. `only_connections`: all of them were
     connections without an answer; `only_unanswered`: or timed out before one. `is_certain`: the endpoint is unreachable
-    or its region lost. `_failed` of `_ended` requests failed before the present consecutive failures.
+    or its region lost. `is_excused`: failures since the last success do not count, the last at `excused_at`.
+    `_failed` of `_ended` requests failed before the present consecutive failures.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,9 @@ class OutlierState:
         self._streak = self._ok_at_failure = self.ok_at_return = 0
         self.only_connections = self.only_unanswered = True
         self._failed = self._ended = 0.0
-        self._returned_at = self.failing_since = self.returns_from = 0.0
+        self._returned_at = self.failing_since = self.returns_from = self.excused_at = 0.0
+        self.is_excused = False
+        self._ok_at_excuse = 0
         self._snapshots: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -108,6 +111,11 @@ class OutlierState:
         return self.ends_by_connect or (
             is_answered and self.until is not None and self.cause is Cause.TIMEOUTS
         )
+
+    def is_due(self, now: float, *, is_common: bool) -> bool:
+        """Whether the ejection ends. `is_common`: the others fail as well, which ends one that no check can end."""
+        ends_early = is_common and not self.ends_by_check(is_answered=True)
+        return self.until is not None and (ends_early or self.until <= now)
 
     def streak(self, ok: int, now: float, *, is_connection: bool, is_unanswered: bool) -> int:
         """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes.
@@ -159,8 +167,13 @@ class OutlierState:
         self.ok_at_return = self._ok_at_failure = ok
         self._streak = self.slow_for = 0
         self._failed = self._ended = 0.0
+        self.is_excused = False
         self.forget_rate()
         self.rate = (0, 0)
+
+    def excuse(self, ok: int, now: float) -> None:
+        """Note a failure that does not eject although it would alone: the next success forgets the rate."""
+        self.is_excused, self._ok_at_excuse, self.excused_at = True, ok, now
 
     def forget_rate(self) -> None:
         """Begin the window of the success rate anew, at the next snapshot."""
@@ -168,6 +181,9 @@ class OutlierState:
 
     def measure(self, ok: int, failed: int, now: float, window: float) -> None:
         """Take a snapshot of the totals; `rate` then covers the last `window` seconds, or up to one step more."""
+        if self.is_excused and ok != self._ok_at_excuse:
+            self.is_excused = False
+            self.forget_rate()
         snapshots = self._snapshots
         if not snapshots or now - snapshots[-1][0] >= window / WINDOW_STEPS:
             snapshots.append((now, ok, failed))

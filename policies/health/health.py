@@ -95,16 +95,23 @@ class Health:
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:
         """Record a failed request; return whether the endpoint was ejected for it. O(1)."""
-        if not state.is_healthy:
-            return False
-        cause = self.ejection.verdict_on_failure(state, outcome)
-        return cause is not None and self._eject(state, cause, outcome.ended_at)
+        if state.is_healthy:
+            cause = self.ejection.verdict_on_failure(state, outcome)
+            if cause is None:
+                return False
+            if self._eject(state, cause, outcome.ended_at):
+                return True
+        state.record.excuse(state.successes, outcome.ended_at)
+        return False
 
     def tick(self, states: Sequence[EndpointState], now: float) -> bool:
         """Run periodic work, about once a second; return whether an endpoint was ejected or has returned."""
-        due = [state for state in states if state.record.until is not None and state.record.until <= now]
+        is_common = self.ejection.is_common
+        due = [state for state in states if state.record.is_due(now, is_common=is_common)]
         for state in due:
             end_ejection(state, now)
+            if is_common:  # until it succeeds, it counts as one that fails as well
+                state.record.excuse(state.successes, now)
         has_changed = bool(due)
         rules = self.ejection.rules
         if rules.success_rate or rules.failures:

@@ -2,7 +2,10 @@
 
 A success costs nothing here. Consecutive failures are derived from totals that are kept anyway, and success rates from
 the same totals once a second. An endpoint is not ejected while the others fail as well: then the fault is the
-application's, and losing half the cluster would not help.
+application's, and losing half the cluster would not help. One that is ejected for its responses then returns.
+
+An outage of most endpoints ejects only half of them. Failures that would have ejected another are excused: its next
+success ends them for the success rate, as the end of an ejection does, so that rates of the same period are compared.
 
 Latency outliers wait many times as long as the median. Distance does not count: a latency is compared with the floor of
 its own region, the least of its endpoints lately, and only the wait above that floor is compared across the cluster. So
@@ -45,6 +48,7 @@ class OutlierDetector:
     def __init__(self, rules: EjectionRules) -> None:
         self.rules = rules
         self._successes = self._requests = 0  # of the cluster, in the window, at the last tick
+        self.is_common = False  # all healthy endpoints were failing as ones to be ejected, at the last tick
         self._alone: OutlierState | None = None  # of the only healthy endpoint at the last tick
 
     def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:
@@ -66,7 +70,8 @@ class OutlierDetector:
             return Cause.UNREACHABLE
         if outcome.is_busy and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
             return None
-        if self._others(record) < PEERS_FAIL:
+        if self.is_common or self._others(record) < PEERS_FAIL:
+            record.excuse(ok, outcome.ended_at)
             return None
         if record.only_connections:
             return Cause.CONNECTIONS
@@ -88,12 +93,14 @@ class OutlierDetector:
             successes, requests = state.record.rate
             self._successes += successes
             self._requests += requests
+        since = now - self.rules.window
+        self.is_common = all(record.is_excused and record.excused_at > since for record in healthy)
 
     def is_failing(self, state: EndpointState) -> bool:
         """Whether its success rate is clearly below that of the others."""
         rules = self.rules
         successes, requests = state.record.rate
-        if not rules.success_rate or requests < rules.min_requests:
+        if not rules.success_rate or requests < rules.min_requests or state.record.is_excused:
             return False
         return successes < rules.success_rate * self._others(state.record) * requests
 

@@ -258,6 +258,55 @@ def test_success_rate_restarts_after_an_ejection() -> None:
     assert pool.unavailable == set()
 
 
+@pytest.mark.parametrize("lost", [3, 4, 6])
+def test_an_outage_of_most_endpoints_does_not_eject_after_it(lost: int) -> None:
+    """Three of six are ejected and return, with new rates. The failures of the others do not count beside these."""
+    pool = Pool(6)
+    names = [state.id for state in pool.router.states]
+    pool.pass_time(5, *[(name, OK) for name in names])
+    pool.pass_time(8, *[(name, REFUSED if int(name[1]) < lost else OK) for name in names for _ in range(5)])
+    assert pool.unavailable == {"a0", "a1", "a2"}
+    for name in names[:3]:
+        pool.router.readmit(name)
+    for _ in range(40):
+        pool.pass_time(1, *[(name, OK) for name in names])
+        assert pool.unavailable == set()
+    pool.pass_time(20, *[(name, kind) for name in names for kind in (OK, OK, RESET if name == "a5" else OK)])
+    assert pool.unavailable == {"a5"}, "its failures count again"
+
+
+def test_failures_before_a_passed_check_do_not_eject() -> None:
+    """All fail their checks, so there is panic; those that pass again have new rates, also if few requests failed."""
+    pool = Pool(4)
+    names = [state.id for state in pool.router.states]
+    pool.pass_time(3, *[(name, OK) for name in names])
+    mark_unhealthy(pool, names)
+    pool.pass_time(4, ("a0", RESET))
+    for name in names:
+        pool.router.set_healthy(name, True)
+    pool.pass_time(10, *[(name, OK) for name in names])
+    assert pool.unavailable == set()
+
+
+def test_an_ejection_for_responses_ends_when_all_others_fail_as_well() -> None:
+    """Only a0 has had requests when the application begins to fail. Once all work again, none is ejected; as long as
+    one of the others works, a0 stays out."""
+    pool = Pool(3)
+    pool.pass_time(3, *[(name, OK) for name in ("a0", "a1", "a2")] * 10)
+    pool.ends("a0", *[ERROR_STATUS] * 5)
+    pool.pass_time(3, *[("a1", ERROR_STATUS)] * 5, ("a2", OK))
+    assert pool.unavailable == {"a0"}
+    pool.pass_time(2, *[(name, ERROR_STATUS) for name in ("a1", "a2")] * 5)
+    assert pool.unavailable == set()
+    pool.pass_time(3)
+    for kind in (ERROR_STATUS, OK):
+        for _ in range(40):
+            pool.pass_time(1, *[(name, kind) for name in ("a0", "a1", "a2")] * 5)
+            assert pool.unavailable == set()
+    pool.ends("a0", *[ERROR_STATUS] * 20)
+    assert pool.unavailable == {"a0"}
+
+
 # --- latency
 
 

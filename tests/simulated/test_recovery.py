@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.scenario.events import Event
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
@@ -79,6 +80,23 @@ def test_the_first_second_is_spent_at_home() -> None:
     """Nothing has been measured, and home has room: at least 95 % go there."""
     times, inside = home_share(duration=2.0, seeds=5)
     assert inside[times < 1.0].mean() >= 0.95
+
+
+@pytest.mark.parametrize("policy", ["steelyard", "round-robin", "least-time"])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.second_tier)])
+def test_all_endpoints_have_requests_after_an_outage_of_all(policy: str, seed: int) -> None:
+    """Six workers are down for eight seconds. From two seconds after their return each has requests in each ten
+    seconds: none is ejected for failures of the outage."""
+    scenario = load_scenario("homogeneous")
+    region = scenario.regions[0].model_copy(update={"workers": 6})
+    down = Event(at=10.0, lasts=8.0, target="here", kind="down")
+    load = scenario.load.model_copy(update={"rate": 60.0, "duration": 50.0})
+    entry = next(entry for entry in scenario.entries if entry.label == policy)
+    update = {"regions": (region,), "load": load, "events": (down,), "entries": (entry,)}
+    samples = simulate(scenario.model_copy(update=update), entry, 0, 0, seed).samples
+    for start in (20.0, 30.0, 40.0):
+        is_within = (samples.sent_at >= start) & (samples.sent_at < start + 10.0)
+        assert set(samples.worker[is_within]) == set(range(6))
 
 
 @pytest.mark.second_tier
