@@ -50,10 +50,11 @@ class RequestFacts:
 
     `region` is the request's origin (the client's region, or the proxy's home region), `key` what an affinity policy
     hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already failed it. `prompt` is that of
-    a request for inference, where the policy reads prompts.
+    a request for inference, where the policy reads prompts. `level` is the priority of the endpoints on offer where
+    several levels get requests, else None: a policy that takes turns keeps its place in each level.
     """
 
-    __slots__ = ("attempt", "key", "method", "path", "prompt", "region", "tried")
+    __slots__ = ("attempt", "key", "level", "method", "path", "prompt", "region", "tried")
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class RequestFacts:
         tried: frozenset[str] = NONE_TRIED,
         prompt: Prompt | None = None,
     ) -> None:
+        self.level: int | None = None
         self.prompt = prompt
         self.method = method
         self.path = path
@@ -73,10 +75,12 @@ class RequestFacts:
         self.attempt = attempt
         self.tried = tried
 
-    def avoiding(self, ids: frozenset[str]) -> RequestFacts:
+    def avoiding(self, ids: frozenset[str], level: int | None = None) -> RequestFacts:
         """Return the same facts with more `tried`: policies with tables of their own avoid these endpoints, too."""
         tried = self.tried | ids
-        return RequestFacts(self.method, self.path, self.region, self.key, self.attempt, tried, self.prompt)
+        facts = RequestFacts(self.method, self.path, self.region, self.key, self.attempt, tried, self.prompt)
+        facts.level = self.level if level is None else level
+        return facts
 
 
 class OutcomeKind(Enum):

@@ -103,7 +103,7 @@ def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
         with_ports(block("in thirty seconds") + block("change it"), ports), tmp_path, str(ports[0])
     )
     assert code == 0, output
-    assert "It keeps all 10 rules." in output
+    assert "It keeps all 11 rules." in output
     for scenario in ("steady", "one-slow-worker", "heavy-tail"):
         assert (tmp_path / "results" / scenario / "report.html").stat().st_size > 0
     assert re.findall(r"^ Tempered ", output, re.MULTILINE)

@@ -158,7 +158,8 @@ def audit(fleet: SimulatedFleet) -> None:
         )
         must(
             connections.error() < TOLERANCE,
-            f"{connections.state.id}: Little's law is missed by {connections.error():g}",
+            f"{connections.state.id} under {fleet.model.policy['name']}: "
+            f"Little's law is missed by {connections.error():g}",
         )
     must(routed == settled, f"{routed} were routed, {settled} settled")
     for worker in fleet.workers.values():

@@ -82,10 +82,10 @@ class Aperture:
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(log window), and O(window) after an availability change."""
-        if not facts.tried and len(available) != self._offered:
+        if self._offered < 0 or (len(available) != self._offered and not facts.tried):
             self._compute_window(len(available))
         chances, window = self._chances, self._window
-        if len(window) < 2:
+        if len(window) < 2 or facts.tried:
             return self._without_chances(facts, available, now)
         last = len(chances) - 1
         everything = chances[last]
@@ -95,7 +95,7 @@ class Aperture:
         at = self._random() * (everything - its)  # without replacement: the first one's part is left out
         second = bisect_right(chances, at if at < before else at + its, 0, last)
         one, other = window[first], window[second]
-        if first == second or facts.tried or not (one[0].is_selectable and other[0].is_selectable):
+        if first == second or not (one[0].is_selectable and other[0].is_selectable):
             self._offered = -1
             return self._without_chances(facts, available, now)
         mine, others = _load(one, now), _load(other, now)

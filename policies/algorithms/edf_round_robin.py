@@ -34,36 +34,43 @@ reproducible."""
 
 
 class EdfScheduler:
-    """Earliest-deadline-first scheduler of endpoints, weighted by the period 1/weight."""
+    """Earliest-deadline-first scheduler of endpoints, weighted by the period 1/weight; each level has its own."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._heap: list[Entry] = []
+        self._heaps: dict[int | None, list[Entry]] = {None: []}
+        self._times: dict[int | None, float] = {}
         self._weights: Mapping[EndpointState, float] = {}
-        self._time = 0.0
 
     def rebuild(self, states: Iterable[EndpointState], weight_of: Callable[[EndpointState], float]) -> None:
         """Set the endpoints and their weights. O(n)."""
-        random = self._rng.random
-        left = {state: max(0.0, due - self._time) * weight for due, _, state, weight in self._heap}
-        weights = {state: weight_of(state) for state in states}
-        self._weights = weights
-        self._time = 0.0
-        self._heap = [
+        self._weights = {state: weight_of(state) for state in states}
+        for level in self._heaps:
+            self._schedule(level)
+
+    def _schedule(self, level: int | None) -> list[Entry]:
+        """Return the deadlines in a level, or of all endpoints: those of before, as far as there were any."""
+        random, time = self._rng.random, self._times.get(level, 0.0)
+        left = {state: max(0.0, due - time) * weight for due, _, state, weight in self._heaps.get(level, ())}
+        heap = self._heaps[level] = [
             ((left[state] if state in left else random()) / weight, place, state, weight)
-            for place, (state, weight) in enumerate(weights.items())
+            for place, (state, weight) in enumerate(self._weights.items())
+            if level is None or state.endpoint.priority == level
         ]
-        heapify(self._heap)
+        self._times[level] = 0.0
+        heapify(heap)
+        return heap
 
     def next(self, facts: RequestFacts, available: Available) -> EndpointState:
         """Return the endpoint of `available` that is due next.
 
         O(log n); an unavailable one misses its turns for good.
         """
-        heap, weights, tried = self._heap, self._weights, facts.tried
+        level, weights, tried = facts.level, self._weights, facts.tried
+        heap = self._heaps[level] if level in self._heaps else self._schedule(level)
         for _ in range(MAX_PASSED_TURNS if heap else 0):
             due, place, state, _weight = heap[0]
-            self._time = due
+            self._times[level] = due
             weight = weights[state]
             heapreplace(heap, (due + 1.0 / weight, place, state, weight))
             if state.is_selectable and (not tried or state.id not in tried):

@@ -75,23 +75,27 @@ class JoinIdleQueue:
 
     def _head(self, facts: RequestFacts, now: float) -> EndpointState | None:
         """Move the first usable idle endpoint of the queue to its end and return it; None if there is none."""
-        line = self._line
-        for _ in range(len(line)):
-            state = next(iter(line))
-            if not state.in_flight and is_usable(state, facts, now):
-                line.move_to_end(state)
-                return state
+        line, head, leaving = self._line, None, []
+        for state in line:
+            if state.id in facts.tried:  # it keeps its place: the next request may go there
+                continue
+            if not state.in_flight and is_usable(state, now):
+                head = state
+                break
+            leaving.append(state)
+        for state in leaving:
             del line[state]
             if not state.in_flight:
                 self._aside[state] = None
-        return None
+        if head is not None:
+            line.move_to_end(head)
+        return head
 
     def _rejoin(self) -> None:
         self._line.update(self._aside)
         self._aside.clear()
 
 
-def is_usable(state: EndpointState, facts: RequestFacts, now: float) -> bool:
-    """Whether it may take the request and has no failure penalty."""
-    is_on_offer = state.is_selectable and state.id not in facts.tried
-    return is_on_offer and not (state.latency.failures and state.failure_penalty(now))
+def is_usable(state: EndpointState, now: float) -> bool:
+    """Whether it may take requests and has no failure penalty."""
+    return state.is_selectable and not (state.latency.failures and state.failure_penalty(now))

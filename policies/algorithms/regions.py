@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Annotated, Any
@@ -97,22 +98,20 @@ class RegionRoundRobin(PerRegion):
     ) -> None:
         super().__init__(inner, rng)
         self._turn = 0
-        self._last_turn: dict[Region, int] = {}
+        self._last_turns: defaultdict[int | None, Counter[Region]] = defaultdict(Counter)  # by level
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick in the region whose last turn is longest ago, an order that survives regions that vanish and return.
 
         O(regions).
         """
-        region = min(available.regions, key=self._when_last)
+        turns = self._last_turns[facts.level]
+        region = min(available.regions, key=turns.__getitem__)
         if self._trace is not None:
-            self._trace.note(REGION_IN_TURN, available.regions, map(self._when_last, available.regions))
+            self._trace.note(REGION_IN_TURN, available.regions, [turns[name] for name in available.regions])
         self._turn += 1
-        self._last_turn[region] = self._turn
+        turns[region] = self._turn
         return self.pick_in(region, facts, available, now)
-
-    def _when_last(self, region: Region) -> int:
-        return self._last_turn.get(region, 0)
 
 
 class SingleRegion(PerRegion):

@@ -39,8 +39,7 @@ class RoundRobin:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._by_weight: SmoothRoundRobin | None = None  # None: weights are equal
-        self._next = 0
-        self._last: EndpointState | None = None
+        self._places: dict[int | None, tuple[int, EndpointState]] = {}  # by level: the next, the last
         self._credit: defaultdict[str, float] = defaultdict(float)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
@@ -59,32 +58,34 @@ class RoundRobin:
         if self._by_weight is not None:
             self._by_weight.trace = self.trace
             return self._by_weight.pick(facts, available, now)
-        state = self._next_in_turn(available)
+        state = self._next_in_turn(available, facts.level)
         if state.share != 1.0:
-            state = self._next_allowed(state, available)
+            state = self._next_allowed(state, available, facts.level)
         if self.trace is not None:
             self.trace.note(IN_TURN, (state,))
         return state
 
-    def _next_allowed(self, state: EndpointState, available: Available) -> EndpointState:
+    def _next_allowed(self, state: EndpointState, available: Available, level: int | None) -> EndpointState:
         """Return the next endpoint, skipping one in slow start in proportion to its share."""
         credit = self._credit
         for _ in range(MAX_PASSED_ENDPOINTS):
             credit[state.id] += state.share
             if credit[state.id] >= 1.0:
                 break
-            state = self._next_in_turn(available)
+            state = self._next_in_turn(available, level)
         credit[state.id] -= 1.0
         return state
 
-    def _next_in_turn(self, available: Available) -> EndpointState:
-        last, after = self._last, self._next
-        if last is None:
+    def _next_in_turn(self, available: Available, level: int | None) -> EndpointState:
+        place = self._places.get(level)
+        if place is None:
             after = self._rng.randrange(len(available))
-        elif after > len(available) or available[after - 1] is not last:
-            after = bisect_right(available, last.order, key=_order)
+        else:
+            after, last = place
+            if after > len(available) or available[after - 1] is not last:
+                after = bisect_right(available, last.order, key=_order)
         if after >= len(available):
             after = 0
-        self._next = after + 1
-        self._last = state = available[after]
+        state = available[after]
+        self._places[level] = after + 1, state
         return state

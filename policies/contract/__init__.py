@@ -16,6 +16,7 @@ from policies.policy import Policy
 RULES = (
     rules.stays_within_the_set,
     rules.repeats_itself,
+    rules.changes_no_counts,
     spread.begins_anywhere,
     rules.avoids_starvation,
     rules.spares_a_cold_endpoint,

@@ -43,6 +43,19 @@ def repeats_itself(make: PolicyMaker) -> None:
     require(one.log == other.log, "the same seed gave two different runs")
 
 
+def changes_no_counts(make: PolicyMaker) -> None:
+    """The policy leaves what the router counts of an endpoint as it is: states are read-only."""
+    trial = Trial(make, endpoints(1, 2, 3, 1, 2, 3), _failing())
+    trial.closed_loop(24, 5)
+    picked, unanswered = trial.picked(), trial.unanswered()
+    for state in trial.router.states:
+        sent, waiting, weight = picked[state.id], unanswered[state.id], state.endpoint.weight
+        counted = {"in_flight": waiting, "awaiting": waiting, "elsewhere": 0, "sent": sent, "limit": inf}
+        for name, value in {**counted, "weight": weight, "share": 1.0}.items():
+            found = getattr(state, name)
+            require(found == value, f"the policy has changed {name} of an endpoint: {found:g}, not {value:g}")
+
+
 def avoids_starvation(make: PolicyMaker) -> None:
     """An endpoint that was twenty times slower for 30 s has a third of its fair share again 30 s later."""
 

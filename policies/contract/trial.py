@@ -112,6 +112,10 @@ class Trial:
         """Return the requests per endpoint, of those sent from `since` on."""
         return Counter(endpoint for sent_at, endpoint, _ in self.log if sent_at >= since)
 
+    def unanswered(self) -> Counter[str]:
+        """Return the requests per endpoint that have no response yet."""
+        return Counter(assignment.state.id for _, _, assignment, _ in self._ends if assignment is not None)
+
     def mean_latency(self, since: float = 0.0) -> float:
         """Return the mean latency in seconds of the requests sent from `since` on."""
         latencies = [latency for sent_at, _, latency in self.log if sent_at >= since]

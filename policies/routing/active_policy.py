@@ -96,7 +96,7 @@ class ActivePolicy:
         if not on_offer:
             return self._inner_pick(facts, available, now)
         level = self._turns.next(self._loads, on_offer)
-        of_level = facts.avoiding(self._others.get(level, NONE_TRIED))
+        of_level = facts.avoiding(self._others.get(level, NONE_TRIED), level)
         state = self._inner_pick(of_level, levels[level], now)
         if self.trace is not None and self.trace.last is not None:
             self.trace.last.facts = facts

@@ -285,7 +285,8 @@ OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": "here"}}
 
 def test_facts_that_avoid_endpoints_are_otherwise_the_same() -> None:
     facts = RequestFacts("PUT", "/a", "here", "key", 1, frozenset({"x"}))
+    facts.level = 3
     avoiding = facts.avoiding(frozenset({"y"}))
-    fields = ("method", "path", "region", "key", "attempt", "prompt")
+    fields = ("method", "path", "region", "key", "attempt", "prompt", "level")
     assert [getattr(avoiding, name) for name in fields] == [getattr(facts, name) for name in fields]
     assert ([*facts.tried], sorted(avoiding.tried)) == (["x"], ["x", "y"])

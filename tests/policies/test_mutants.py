@@ -145,6 +145,23 @@ class Hidden(TwoChoices):
         super().__init__(Random())
 
 
+class Resetting(TwoChoices):
+    """Sets the requests in flight of what it picks to none, as if they were its own."""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        state = super().pick(facts, available, now)
+        state.in_flight = 0
+        return state
+
+
+class Reweighting(TwoChoices):
+    """Halves the weight of an endpoint that fails."""
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        if outcome.kind.is_failure:
+            state.weight = max(0.1, state.weight / 2)
+
+
 class Straying(TwoChoices):
     """Remembers endpoints and picks them after they were removed."""
 
@@ -225,6 +242,8 @@ CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
     (InPhase, EarliestDeadline, spread.begins_anywhere, "went to the same endpoint first"),
     (InPhase, EarliestDeadline, BEGINS_BY_WEIGHT, "100% of the balancers that were started at once"),
     (Hidden, TwoChoices, rules.repeats_itself, "the same seed gave two different runs"),
+    (Resetting, TwoChoices, rules.changes_no_counts, "the policy has changed in_flight of an endpoint"),
+    (Reweighting, TwoChoices, rules.changes_no_counts, "has changed weight of an endpoint: 0.1, not 1"),
     (Straying, TwoChoices, rules.stays_within_the_set, "fallback picks"),
     (Grudge, TwoChoices, rules.ends_with_failures, "an endpoint that is back from its ejection got"),
     (Latch, TwoChoices, rules.ends_rejections, "of a load of 60% was rejected after a burst"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Router, registry
-from policies.contract import ManualClock
+from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router, registry
+from policies.contract import REGION, ManualClock, Trial
 from policies.endpoint.available import AvailableByLevel
 from policies.endpoint.ejection import EjectionRules
 from policies.errors import NoEndpointAvailable
@@ -108,6 +109,104 @@ def test_each_policy_keeps_to_the_levels(policy: str) -> None:
     levels.recovers("a0", "a1", "a2", "a3")
     assert levels.ask(100) == {"a": 100}
     assert levels.router.fallback_picks == 0, levels.router.last_fault
+
+
+def two_levels(policy: str, weights: Sequence[float], regions: Sequence[str] = (REGION,)) -> Trial:
+    """Levels a and b of endpoints with these weights, in these regions by turns, of 15 to 25 ms per request; the first
+    two of level a are unhealthy, or what is half of its endpoints."""
+    rng = Random(5)
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        return rng.uniform(0.015, 0.025), OutcomeKind.OK
+
+    trial = Trial(
+        lambda made_with: registry.from_spec(policy, made_with),
+        [
+            Endpoint(f"{level}{at}", "http://x", regions[at % len(regions)], weight, priority=priority)
+            for priority, level in enumerate("ab")
+            for at, weight in enumerate(weights)
+        ],
+        answer,
+        health=Health(Random(1), panic=Panic(0.1)),
+    )
+    for at in range(len(weights) // 2):
+        trial.router.set_healthy(f"a{at}", False)
+    return trial
+
+
+UNEVEN = {"c3": 0.5, "prequal": 0.5, "least-time": 1.0}
+"""Policies that prefer endpoints that were quicker lately, also without levels, and how far from even they may be."""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_policy_shares_the_load_of_each_level(policy: str) -> None:
+    """No endpoint of a level gets a quarter more or less than its share, whatever the other level gets in between."""
+    trial = two_levels(policy, [1.0] * 4)
+    trial.open_loop(100, 40)
+    picked = trial.picked()
+    assert sum(picked[f"b{at}"] for at in range(4)) == pytest.approx(0.3 * picked.total(), abs=2)
+    for level, healthy in (("a", (2, 3)), ("b", (0, 1, 2, 3))):
+        counts = [picked[f"{level}{at}"] for at in healthy]
+        even = [sum(counts) / len(counts)] * len(counts)
+        assert counts == pytest.approx(even, rel=UNEVEN.get(policy, 0.25))
+        assert min(counts) > 0
+    assert trial.router.last_fault is None
+
+
+TURNS = ("round-robin", "smooth-round-robin", "edf-round-robin", "reported-load", "region-round-robin")
+
+
+@pytest.mark.parametrize("tried", [frozenset[str](), frozenset({"b1"})], ids=["first try", "some retried"])
+@pytest.mark.parametrize("weights", [[1.0] * 4, [1.0, 1.0, 1.0, 3.0], [1.0, 1.0, 2.0, 3.0]], ids=str)
+@pytest.mark.parametrize("policy", TURNS)
+def test_turns_of_each_level_follow_weights(policy: str, weights: list[float], tried: frozenset[str]) -> None:
+    """Exactly; every seventh request has failed at `tried`, which loses the turns that would fall to it then."""
+    trial = two_levels(policy, weights)
+    kept, retried = trial.facts, RequestFacts(region=REGION, tried=tried)
+    for at in range(1200):
+        trial.facts = retried if at % 7 == 3 else kept
+        trial.send()
+    picked = trial.picked()
+    lost = len(tried)
+    for level, healthy in (("a", (2, 3)), ("b", (0, 2, 3))):
+        in_turn = {at: picked[f"{level}{at}"] / weights[at] for at in healthy}
+        mean = sum(in_turn.values()) / len(in_turn)
+        assert [*in_turn.values()] == pytest.approx([mean] * len(in_turn), abs=2 + 4 * lost)
+    assert lost or picked["b1"] == pytest.approx(picked["b0"], abs=2)
+
+
+def test_regions_of_each_level_have_their_turns() -> None:
+    """Both regions of level a and both of level b, and all endpoints of each, although two of a are unhealthy."""
+    trial = two_levels("region-round-robin", [1.0] * 8, regions=(REGION, REGION, "there"))
+    for _ in range(1000):
+        trial.send()
+    picked = trial.picked()
+    assert picked["a5"] == pytest.approx(350, abs=2)  # alone in its region
+    assert [picked[f"a{at}"] for at in (4, 6, 7)] == pytest.approx([350 / 3] * 3, abs=2)
+    assert [picked[f"b{at}"] for at in (2, 5)] == pytest.approx([75] * 2, abs=2)
+    assert [picked[f"b{at}"] for at in (0, 1, 3, 4, 6, 7)] == pytest.approx([25] * 6, abs=2)
+
+
+def test_idle_endpoints_keep_their_places_while_another_level_is_asked() -> None:
+    """Join-idle-queue, with as many endpoints in both levels: each level goes to the one that has been idle longest."""
+    trial = two_levels("join-idle-queue", [1.0] * 8)
+    for at in range(4):
+        trial.router.set_healthy(f"b{at}", False)
+    picked = [trial.send().id for _ in range(14)]
+    for level in "ab":
+        assert len({name for name in picked if name[0] == level}) == 4
+
+
+def test_aperture_contains_an_endpoint_that_returns_while_levels_share_the_load() -> None:
+    levels = Levels(4, 4, policy="aperture")
+    levels.fails("a0")
+    levels.ask(10)
+    levels.fails("a1", "a2")
+    levels.ask(10)
+    levels.recovers("a0")
+    levels.router.tick()
+    asked = Counter(levels.router.route(RequestFacts(region="a")).state.id for _ in range(100))
+    assert asked["a0"] == pytest.approx(35, abs=5)
 
 
 def test_changed_loads_are_followed_without_a_new_list() -> None:

@@ -424,7 +424,7 @@ def test_a_closed_loop_keeps_its_batch_outstanding() -> None:
     ("part", "count", "complaint"),
     [
         (lambda fleet: fleet.all_connections()[0], "routed", "went there"),
-        (lambda fleet: fleet.all_connections()[0], "area", "Little"),
+        (lambda fleet: fleet.all_connections()[0], "area", "under round-robin: Little"),
         (lambda fleet: fleet.client, "area", "whole"),
         (lambda fleet: fleet.worker(0).slots, "work", "time and work"),
     ],
