@@ -318,6 +318,7 @@ class Recorder(EntryQueue):
             "id": endpoint.id,
             "region": endpoint.region,
             "weight": endpoint.weight,
+            "priority": endpoint.priority,
             "max_in_flight": endpoint.max_in_flight,
             "connect": round(self._about.connect_of(endpoint.id), 6),
         })  # fmt: skip

@@ -74,7 +74,7 @@ def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int)
             f"http://{region.name}-{number}",
             region.name,
             region.weight_of(number),
-            priority=region.priority,
+            priority=region.priority_of(number),
         )
         for region, number in scenario.numbered_workers
     ]

@@ -9,7 +9,7 @@ from collections import deque
 from functools import partial
 from heapq import heappop, heappush
 from math import inf, nan
-from typing import Final
+from typing import Final, NamedTuple
 
 from experiments.inference.exchange import SimulatedExchange
 from experiments.recorded.inference_trace import Prompts
@@ -21,6 +21,8 @@ from experiments.simulator.simulation import SimulationError
 from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import BUSY_STATUS, NONE_TRIED, Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.overload.rests import Rests
+from policies.overload.retry_budget import RetryBudget
 from policies.prompts import Answer, Prompt
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
@@ -50,20 +52,57 @@ TOLD: Final = -5
 
 TICK_SECONDS: Final = 1.0
 
+RETRY_BUDGET: Final = (1.0, 100.0)
+"""`retry.share` and `retry.per_second` of a cluster with `kind = "inference"`."""
+
 _push: Final = heappush
 _pop: Final = heappop
+
+
+class OpenConnections(NamedTuple):
+    """Connections to an engine, of which one is always open. Implements `Connections`."""
+
+    round_trip: float
+    has_idle: bool = True
+    connect_time: float = 0.0
+
+
+class Refusals:
+    """Engines that have refused requests of a router, and its retry budget: what the balancer's `Cluster` knows."""
+
+    requests = 0
+
+    def __init__(self, router: Router, limit: int) -> None:
+        self.router = router
+        self._limit = limit
+        self._rests, self._budget = Rests(), RetryBudget(*RETRY_BUDGET)
+
+    def left_out(self, tried: frozenset[str], now: float) -> frozenset[str]:
+        """Return `tried`, with the engines that rest unless no others are available."""
+        both, router = tried | self._rests.resting(now), self.router
+        return both if (router.has_untried if tried else router.has_others)(both) else tried
+
+    def may_retry(self, engine: str, tried: frozenset[str], now: float) -> bool:
+        """Let an engine rest; return whether a request that all of `tried` have refused may go to another one."""
+        self._rests.begin(engine, None, now)
+        router, tries = self.router, len(tried)
+        has_another = router.has_another_try(self._limit, tries, tries, tried, needs_other=True)
+        return has_another and self._budget.take(self.requests, now)
 
 
 class InferenceRequest:
     """A request. `worker` is the number of the engine of its last attempt, whose `assignment` it has."""
 
+    tried = NONE_TRIED
+
     def __init__(
-        self, number: int, due: float, facts: RequestFacts, sequence: Sequence, router: Router
+        self, number: int, due: float, facts: RequestFacts, sequence: Sequence, refusals: Refusals
     ) -> None:
         self.number = number
         self.due = due
         self.facts = facts
-        self.router = router
+        self.refusals = refusals
+        self.router = refusals.router
         self.assignment: Assignment | None = None
         self.sequence = sequence
         self.worker = -1
@@ -75,10 +114,9 @@ class InferenceSimulation:
     """Sends prompts at `due` instants, ascending, through `routers` to `engines`, which have the routers' order.
 
     `places` is the number of the router of each request. `round_trips` are seconds to each engine and back. A request
-    that has no first token `timeout` seconds after it was due is given up, one that is refused is sent to at most
-    `retries` further engines. Policies learn engines' load every `refresh` seconds, for inf never; for 0 before each
-    request, but those that probe by their probes. With `shared` the routers report to each
-    other.
+    that has no first token `timeout` seconds after it was due is given up, one that is refused is sent to every other
+    engine that is free, unless `retries` is 0. Policies learn engines' load every `refresh` seconds, for inf never; for
+    0 before each request, but those that probe by their probes. With `shared` the routers report to each other.
 
     The results are `columns`, and lists by request number: `first_at` in seconds (nan: never), `cached` and `generated`
     tokens.
@@ -98,10 +136,10 @@ class InferenceSimulation:
     ) -> None:
         self._clock = clock
         self._routers = routers
+        self._refusals = [Refusals(router, retries) for router in routers]
         self._engines = engines
         self._halves: list[float] = [seconds / 2 for seconds in round_trips]
         self._region = region
-        self._retries = retries
         self._timeout = timeout
         self._refresh = refresh
         self._periods: list[tuple[float, int]] = [(timeout, GIVE_UP)] if timeout < inf else []
@@ -119,6 +157,8 @@ class InferenceSimulation:
         """Requests that wait for their first token, oldest first."""
         self._probes: list[deque[Router]] = [deque() for _ in engines]
         for router in routers:
+            for state, seconds in zip(router.states, round_trips, strict=True):
+                state.connections = OpenConnections(seconds)
             if refresh == 0 and router.active.probes is not None:
                 router.on_probe = partial(self._probe, router)
         self._left = 0
@@ -179,23 +219,27 @@ class InferenceSimulation:
     # --- a request
 
     def _send(self, number: int, place: int, prompts: Prompts, now: float) -> None:
-        router, session = self._routers[place], prompts.sessions[number]
+        refusals, session = self._refusals[place], prompts.sessions[number]
+        router = refusals.router
+        refusals.requests += 1
         prompt = Prompt(
             prompts.tokens[number], prompts.blocks[number], prompts.block_tokens, "", session, 0, True
         )
         seen = prompt if router.active.reads_prompts else None
         facts = RequestFacts("POST", PATH, self._region, session or None, 0, NONE_TRIED, seen)
         sequence = Sequence(prompts.blocks[number], prompts.tokens[number], prompts.output[number])
-        request = sequence.tag = InferenceRequest(number, now, facts, sequence, router)
+        request = sequence.tag = InferenceRequest(number, now, facts, sequence, refusals)
         self._open[number] = request
         self._route(request, now)
 
     def _route(self, request: InferenceRequest, now: float) -> None:
-        router = request.router
+        router, facts = request.router, request.facts
+        tried = request.refusals.left_out(request.tried, now)
+        facts = RequestFacts("POST", PATH, facts.region, facts.key, request.attempts, tried, facts.prompt)
         if self._refresh == 0 and router.on_probe is None:
             self._report(router, now)
         try:
-            assignment = router.route(request.facts)
+            assignment = router.route(facts)
         except (NoEndpointAvailable, Overloaded):
             self._end(request, ERROR_STATUS, BUSY_STATUS, now)
             return
@@ -239,15 +283,13 @@ class InferenceSimulation:
             request.router.first_token(assignment, now)
             self._changed(request.router, now)
         elif kind == REFUSED:
-            self._settle(request, OutcomeKind.ERROR_STATUS, BUSY_STATUS, None, now)
-            tries = request.attempts
-            if tries > self._retries:
+            tried = request.tried = request.tried | {assignment.state.id}
+            may_retry = request.refusals.may_retry(assignment.state.id, tried, now)
+            self._settle(request, OutcomeKind.BUSY, BUSY_STATUS, None, now)
+            if not may_retry:
                 self._end(request, ERROR_STATUS, BUSY_STATUS, now)
                 return
             self.retried += 1
-            facts = request.facts
-            tried = facts.tried | {assignment.state.id}
-            request.facts = RequestFacts("POST", PATH, facts.region, facts.key, tries, tried, facts.prompt)
             self._route(request, now)
         else:
             sequence, answer = request.sequence, Answer()

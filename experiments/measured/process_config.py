@@ -93,12 +93,11 @@ def endpoint_of(
         "region": place.region,
         "address": f"{scheme}://{address[0]}:{address[1]}",
         "weight": region.weight_of(number),
+        "priority": region.priority_of(number),
+        "max_in_flight": region.max_in_flight_of(number),
+        "round_trip": scenario.time_scale * region.rtt,
     }
-    if region.priority:
-        endpoint["priority"] = region.priority
-    if region.rtt:
-        endpoint["round_trip"] = scenario.time_scale * region.rtt
-    return endpoint
+    return {key: value for key, value in endpoint.items() if value}
 
 
 def toml_document(keys: Mapping[str, object]) -> str:

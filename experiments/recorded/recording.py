@@ -108,6 +108,8 @@ class Named(Content):
     region: PrintableName
     weight: float = Field(gt=0, le=1e9, allow_inf_nan=False)
     connect: Seconds
+    priority: int = Field(default=0, ge=0, le=127)
+    max_in_flight: int | None = Field(default=None, ge=1)
 
 
 class RecordingEnd(Content, title="end"):
@@ -127,6 +129,8 @@ class RecordedEndpoint:
     region: str
     weight: float
     connect: float
+    priority: int = 0
+    max_in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,8 @@ def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, A
 def merged(known: RecordedEndpoint | None, endpoint: Named) -> RecordedEndpoint:
     """Merge two entries of an endpoint; the shortest handshake is nearest to the round trip."""
     seen = [seconds for seconds in (known.connect if known else 0.0, endpoint.connect) if seconds > 0]
-    return RecordedEndpoint(endpoint.id, endpoint.region, endpoint.weight, min(seen, default=0.0))
+    facts = endpoint.model_dump(exclude={"number"})
+    return RecordedEndpoint(**facts | {"connect": min(seen, default=0.0)})
 
 
 def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:

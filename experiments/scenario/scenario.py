@@ -71,6 +71,8 @@ Service = Annotated[PrintableLine, AfterValidator(checked_service)]
 ThresholdText = Annotated[str, AfterValidator(checked_threshold)]
 Policy = Annotated[PolicySpec, BeforeValidator(policy_table)]
 Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
+Level = Annotated[int, Field(ge=0, le=127)]
+Count = Annotated[int, Field(ge=1)]
 
 
 class Region(Model):
@@ -99,9 +101,9 @@ class Region(Model):
     weights: tuple[Positive, ...] = Field(
         default=(), description="of each worker, as configured in the balancer; none: all 1"
     )
-    priority: int = Field(
-        default=0, ge=0, le=127, description="0, or the level of a backup, as configured in the balancer"
-    )
+    priority: Level = Field(default=0, description="0, or the level of a backup, as in the balancer")
+    priorities: tuple[Level, ...] = Field(default=(), description="of each worker; none: all `priority`")
+    max_in_flight: tuple[Count | None, ...] = Field(default=(), description="of each worker; none: no limit")
     idle_timeout: Duration | None = Field(
         default=None, description="seconds after which workers close an idle connection; None: never"
     )
@@ -114,8 +116,8 @@ class Region(Model):
 
     @model_validator(mode="after")
     def lists_are_whole(self) -> Self:
-        """Check that `speed` and `weights` have one number per worker, or none."""
-        for key in ("speed", "weights"):
+        """Check that lists have one number per worker, or none."""
+        for key in ("speed", "weights", "priorities", "max_in_flight"):
             if len(getattr(self, key)) not in (0, self.workers):
                 raise ValueError(f"{key}: must have {self.workers} numbers, one for each worker, or none")
         return self
@@ -127,6 +129,14 @@ class Region(Model):
     def weight_of(self, number: int) -> float:
         """Weight of worker `number` of this region."""
         return self.weights[number] if self.weights else 1.0
+
+    def priority_of(self, number: int) -> int:
+        """Priority level of worker `number` of this region."""
+        return self.priorities[number] if self.priorities else self.priority
+
+    def max_in_flight_of(self, number: int) -> int | None:
+        """Limit of requests at once of worker `number` of this region."""
+        return self.max_in_flight[number] if self.max_in_flight else None
 
 
 DESCRIPTIVE = frozenset(

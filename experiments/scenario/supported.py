@@ -20,7 +20,7 @@ ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
 READ_SETTINGS = frozenset({"retries", "shared"})
 """Keys of `[balancer]` that a run with engines reads."""
 
-UNREAD_OF_REGIONS = ("service", "slots", "queue", "discipline", "idle_timeout", "setup_rtts")
+UNREAD_OF_REGIONS = ("service", "slots", "queue", "discipline", "idle_timeout", "setup_rtts", "max_in_flight")
 """Keys of a region that describe workers of another kind."""
 
 MOST_PROCESSES = 64

@@ -1,4 +1,4 @@
-"""Events other than requests: faults, active checks, ticks, and load exchange between balancers.
+"""Events other than requests: faults, active checks, ticks, and reports between balancers.
 
 Periodic events alone would go on for ever, so a run ends with its requests and not with its event queue.
 """
@@ -36,14 +36,6 @@ def open_doubted(balancer: SimulatedBalancer, now: float) -> None:
     """Open connections to the endpoints that a balancer's policy doubts."""
     for state in balancer.router.newly_doubted():
         balancer.worker_connections[state.order].open_ahead(now)
-
-
-def exchange(balancers: list[SimulatedBalancer], now: float) -> None:
-    """Tell every balancer the in-flight counts of the others."""
-    here = [{state.id: state.in_flight_here for state in balancer.router.states} for balancer in balancers]
-    for balancer, own in zip(balancers, here, strict=True):
-        for state in balancer.router.states:
-            state.update_elsewhere(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
 
 
 class ReportsToOthers:

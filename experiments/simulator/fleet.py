@@ -68,7 +68,7 @@ class SimulatedFleet:
             self._seed,
             reports=self.model.reports,
             is_tracked=self.model.reports or worker.discipline == "shared" or is_stopped,
-            staleness=self.model.staleness or 0.0,
+            staleness=self.model.staleness,
         )
 
     def all_connections(self) -> list[WorkerConnections]:

@@ -71,16 +71,15 @@ BARE: Final = mechanisms()
 class Model:
     """The complete model.
 
-    `policy` is a name and options; `staleness` is the maximum age in seconds of a balancer's knowledge of the others'
-    requests; None: no exchange. `overhead` is the time in seconds that balancer and load generator add to a request;
-    `timeout` is the client's, overhead included. `steps` are the changes of the workers' fault states, by worker
-    number. `home` is the region of the requests.
+    `policy` is a name and options; `staleness` is the maximum age in seconds of workers' load reports. `overhead` is
+    the time in seconds that balancer and load generator add to a request; `timeout` is the client's, overhead included.
+    `steps` are the changes of the workers' fault states, by worker number. `home` is the region of the requests.
     """
 
     workers: tuple[WorkerModel, ...]
     policy: Mapping[str, Any]
     balancers: int = 1
-    staleness: float | None = None
+    staleness: float = 0.0
     timeout: float = inf
     overhead: float = 0.0
     home: str | None = None

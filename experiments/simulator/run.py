@@ -121,7 +121,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
         workers=tuple(worker_of(*place, scale, is_emulated) for place in scenario.numbered_workers),
         policy=policy_of(scenario, entry),
         balancers=scenario.balancers,
-        staleness=scenario.staleness or None,
+        staleness=scenario.staleness * scale,
         timeout=scenario.timeout * scale,
         overhead=OVERHEAD,
         home=scenario.home_region,
@@ -154,5 +154,6 @@ def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> W
         idle_timeout=inf if region.idle_timeout is None else region.idle_timeout * scale,
         is_emulated=is_emulated,
         weight=region.weight_of(number),
-        priority=region.priority,
+        priority=region.priority_of(number),
+        max_in_flight=region.max_in_flight_of(number),
     )

@@ -16,7 +16,7 @@ from typing import Final
 from experiments.errors import ExperimentError
 from experiments.recorded.recording import Keys
 from experiments.run_data import Floats
-from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
+from experiments.simulator.background import Checks, ReportsToOthers, change, open_doubted
 from experiments.simulator.clock import Call, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.fleet import SimulatedFleet
@@ -55,8 +55,6 @@ class Simulation:
                 self._repeat(SWEEP_PERIOD, partial(open_doubted, balancer))
             if checks.asks:
                 checks.begin(self.clock.at)
-        if model.staleness is not None and len(fleet.balancers) > 1:
-            self._repeat(model.staleness, partial(exchange, fleet.balancers))
         if (shared := model.mechanisms.shared).enabled:
             for number, balancer in enumerate(fleet.balancers, 1):
                 others = [other for other in fleet.balancers if other is not balancer]

@@ -74,7 +74,7 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
     """`lines` begin with the recorded and its simulated counterpart, which are all if nothing was changed;
-    `utilisation` is that of the remaining workers.
+    `utilisation` is that of the remaining workers of the first priority level.
 
     `slo` is what goodput is within, in seconds. `left_out` are regions that are not lost, but of which too little is
     known to simulate them; policies are not compared then.
@@ -227,7 +227,8 @@ def answer(
         ceiling = ceiling_per_block(list(runs_after), summaries, measure)
         parts = parts_per_label(list(runs_after), summaries, measure)
         comparisons += compare_pairs(measure, values, pairs, ceiling=ceiling, parts=parts)[0]
-    utilisation = lines[0].rate / sum(region.capacity for region in left)
+    levels = [(w.endpoint.priority, region.slots / w.mean) for region in left for w in region.workers]
+    utilisation = lines[0].rate / sum(capacity for level, capacity in levels if level == min(levels)[0])
     return WhatIfAnswer(
         question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo, left_out
     )
@@ -283,6 +284,8 @@ def scenario_of(
                 "slots": region.slots,
                 "speed": region.speed,
                 "weights": tuple(worker.endpoint.weight for worker in region.workers),
+                "priorities": tuple(worker.endpoint.priority for worker in region.workers),
+                "max_in_flight": tuple(worker.endpoint.max_in_flight for worker in region.workers),
             }
             for region in regions
         ],

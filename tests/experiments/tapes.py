@@ -50,7 +50,7 @@ class Row:
 
 @dataclass
 class Tape:
-    """One recording; `endpoints` are (id, region, seconds of a handshake)."""
+    """One recording; `endpoints` are (id, region, seconds of a handshake), with `more` of each."""
 
     rows: Sequence[Row]
     endpoints: Sequence[tuple[str, str, float]] = (("w0", "emea", 0.08),)
@@ -58,14 +58,16 @@ class Tape:
     about: dict[str, Any] = field(default_factory=dict)
     dropped: int = 0
     changes: Sequence[tuple[float, dict[str, Any]]] = ()
+    more: Sequence[dict[str, Any]] = ()
 
     @property
     def data(self) -> bytes:
         start = {"steelyard": "recording", "format": 1, "began": self.began, "home_region": "emea",
                  "policy": {"name": "random"}, **self.about}  # fmt: skip
+        more = [*self.more, *({} for _ in self.endpoints)]
         named = b"".join(
             block(b"E", {"number": number, "id": id_, "region": region, "weight": 1.0,
-                         "max_in_flight": None, "connect": connect})
+                         "max_in_flight": None, "connect": connect} | more[number])
             for number, (id_, region, connect) in enumerate(self.endpoints)
         )  # fmt: skip
         half = len(self.rows) // 2

@@ -110,6 +110,8 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
     "a text for a weight": {"weight": "1"},
     "an infinite weight": {"weight": INF},
     "no weight": {"weight": 0},
+    "a negative priority": {"priority": -1},
+    "a limit without room": {"max_in_flight": 0},
     "a negative handshake": {"connect": -1.0},
     "an endless handshake": {"connect": 1e300},
 }

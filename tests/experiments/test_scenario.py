@@ -453,6 +453,7 @@ def test_an_invalid_key_for_the_balancer_is_reported(
 def test_workers_differ_in_speed_weight_and_connections() -> None:
     """Each gets its own speed; the balancer its weight, and https where connecting takes more round trips."""
     keys = {"speed": [1, 0.5], "weights": [2, 1], "idle_timeout": 4.0, "setup_rtts": 2}
+    keys |= {"priorities": [0, 1], "max_in_flight": [5, 6]}
     region = {"name": "here", "workers": 2, "rtt": 0.01, **keys}
     scenario = load_scenario("homogeneous").model_copy(update={"regions": (Region.model_validate(region),)})
     argv = " ".join(worker_argv(scenario, scenario.regions[0], 1, seed=9))
@@ -460,14 +461,16 @@ def test_workers_differ_in_speed_weight_and_connections() -> None:
     assert "--keep-alive 4s --tls 1.3" in argv
     parsed = tomllib.loads(balancer_config(scenario, scenario.entries[0], 7, endpoints_of(scenario)))
     assert [endpoint["weight"] for endpoint in parsed["endpoints"]] == [2, 1]
+    assert [endpoint.get("priority") for endpoint in parsed["endpoints"]] == [None, 1]
+    assert [endpoint["max_in_flight"] for endpoint in parsed["endpoints"]] == [5, 6]
     assert parsed["endpoints"][0]["address"] == "https://127.0.0.1:9000"
     assert parsed["upstream_tls"] == {"verify": False}
 
 
-@pytest.mark.parametrize("key", ["speed", "weights"])
+@pytest.mark.parametrize("key", ["speed", "weights", "priorities", "max_in_flight"])
 def test_lists_need_a_number_for_each_worker(key: str) -> None:
     with pytest.raises(ValueError, match=f"{key}: must have 2 numbers"):
-        Region.model_validate({"name": "here", "workers": 2, "rtt": 0.01, key: [1.0]})
+        Region.model_validate({"name": "here", "workers": 2, "rtt": 0.01, key: [1]})
 
 
 def test_nested_tables_and_lists_in_toml() -> None:

@@ -17,7 +17,7 @@ from experiments.recorded.instants import recorded as instants_in
 from experiments.recorded.recording import read_recording
 from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.simulator.run import Simulate, simulate
+from experiments.simulator.run import Simulate, model_of, simulate
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, plain, region_in_words, scenario_of
 from experiments.what_if.fit import fit, longest_span
 from tests.experiments.tapes import Row, Tape, served, what_if
@@ -244,6 +244,22 @@ def test_overload_of_the_remaining_workers_is_reported(tmp_path: Path) -> None:
     found = answered(path, tmp_path, question("asia"))
     assert found.utilisation == pytest.approx(2.0, rel=0.01)
     assert found.sentences[0].startswith("Without asia this traffic needs 200% of what the workers can serve")
+
+
+def test_backups_and_limits_of_endpoints_are_simulated(tmp_path: Path) -> None:
+    """Backups serve nothing while all others work, and are no part of what these can serve."""
+    rows = [Row(n / 100, n % 4, 0.12, 0.02) for n in range(2000)]
+    ends = [("a", "emea", 0.1), ("b", "emea", 0.1), ("c", "emea", 0.1), ("d", "asia", 0.1)]
+    more = [{"priority": 0, "max_in_flight": 8}, {"priority": 0}, {"priority": 1}, {"priority": 2}]
+    path = Tape(rows, ends, more=more).write(tmp_path / "r")
+    found = answered(path, tmp_path, question())
+    assert found.utilisation == pytest.approx(1.0, rel=0.01)
+    read = read_recording([path])
+    scenario = scenario_of(read, tmp_path / "instants.txt", fit(read), found.question.policies, question())
+    run = simulate(scenario, scenario.entries[0], 0, 0, 1)
+    assert {*run.samples.worker.tolist()} == {0, 1}
+    limits = [worker.max_in_flight for worker in model_of(scenario, scenario.entries[0], 1).workers]
+    assert limits == [8, None, None, None]
 
 
 def test_description_of_the_estimates(taped: Path) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from balancer.config.schema.named_clusters import ClusterSettings
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.inference.prompts import prompts_of, synthetic
 from experiments.inference.run import SimulatedRunner, simulate
-from experiments.inference.simulation import InferenceSimulation
+from experiments.inference.simulation import RETRY_BUDGET, InferenceSimulation
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun, load_results
 from experiments.run_data import Kind, Run, load_run, save_run, write_run
@@ -31,7 +32,7 @@ from experiments.verdict.summary import judge
 from policies.algorithms.round_robin import RoundRobin
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.facts import Endpoint, ReportedLoad, RequestFacts
+from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.routing.router import Router
 from tests.support.command_line import complaint, run_in_process
 from workers.inference.engine import Engine, EngineModel
@@ -88,6 +89,7 @@ def simulated(
     refresh: float = inf,
     max_waiting: int | None = None,
     engines: int = 1,
+    retries: int = 2,
 ) -> InferenceSimulation:
     """Requests alike at engines that take 10 ms for a step and 1 ms for a token of a prompt."""
     model = EngineModel(prefill=1000.0, base=0.01, per_sequence=0.0, max_batch=2, max_waiting=max_waiting)
@@ -96,7 +98,7 @@ def simulated(
     router = Router(endpoints, policy or Watching(), clock, Random(0), time_budget=inf)
     made = [Engine(model) for _ in endpoints]
     simulation = InferenceSimulation(
-        clock, [router], made, [rtt] * engines, "here", retries=2, timeout=timeout, refresh=refresh
+        clock, [router], made, [rtt] * engines, "here", retries=retries, timeout=timeout, refresh=refresh
     )
     count = len(due)
     prompts = Prompts([tokens] * count, [output] * count, [[]] * count, [""] * count, 16)
@@ -156,15 +158,48 @@ def test_a_report_has_queue_and_cache() -> None:
 
 
 def test_a_refused_request_goes_to_another_engine() -> None:
-    """Until each has refused it: then it fails with 503."""
+    """Until each has refused it: then it fails with 503. None is asked twice."""
     found = simulated([0.0] * 8, max_waiting=1, engines=2)
-    assert max(found.columns.attempts) == 3
+    assert max(found.columns.attempts) == 2
     assert found.retried > 0
     answered = [status for status in found.columns.statuses if status == 200]
     refused = [number for number, status in enumerate(found.columns.statuses) if status == 503]
     assert len(answered) + len(refused) == 8
     assert all(found.columns.kinds[number] == Kind.ERROR_STATUS for number in refused)
     assert len(answered) == 4  # one computed and one waiting at each
+
+
+@pytest.mark.parametrize(("retries", "most"), [(0, 1), (1, 5), (10, 5)])
+def test_a_refused_request_is_sent_to_every_other_engine_or_to_none(retries: int, most: int) -> None:
+    retry = ClusterSettings(kind="inference").retry
+    assert (retry.share, retry.per_second) == RETRY_BUDGET
+    found = simulated([0.0] * 13, max_waiting=1, engines=5, retries=retries)
+    assert max(found.columns.attempts) == most
+    assert found.columns.statuses.tolist().count(200) == 10
+
+
+class First(Watching):
+    """Picks the first engine that is offered, and notes outcomes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[OutcomeKind] = []
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return available[0]
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        self.kinds.append(outcome.kind)
+
+
+def test_an_engine_that_has_refused_rests() -> None:
+    """For a second; meanwhile it is asked last, after another one that refuses, too. No refusal is a failure."""
+    policy = First()
+    found = simulated([0.0, 0.0, 0.0, 0.1, 0.2, 2.0], policy=policy, max_waiting=1, engines=2)
+    assert list(found.columns.attempts) == [1, 1, 2, 1, 2, 1]
+    assert list(found.columns.workers) == [0, 0, 1, 1, -1, 0]
+    assert policy.kinds.count(OutcomeKind.BUSY) == 3
+    assert {*policy.kinds} == {OutcomeKind.BUSY, OutcomeKind.OK}
 
 
 def test_a_request_without_a_first_token_is_given_up() -> None:
@@ -179,6 +214,15 @@ def test_a_request_without_a_first_token_is_given_up() -> None:
 
 
 # --- runs
+
+
+def test_engines_far_away_are_known_to_be_far_away() -> None:
+    """As balancers know it of handshakes: few prompts go to them while others are near."""
+    near, far = ({"name": name, "workers": 2, "rtt": rtt} for name, rtt in (("here", 0.002), ("far", 0.3)))
+    mix = {"input": 800, "output": 40, "sigma": 0.6}
+    load = {"mode": "open", "rate": 8.0, "duration": 20.0}
+    rows = run_of(small(regions=[near, far], inference={"prompts": mix}, load=load)).samples
+    assert (rows.worker >= 2).sum() < 0.05 * len(rows)
 
 
 def test_latency_of_a_run_is_the_time_to_the_first_token(tmp_path: Path) -> None:

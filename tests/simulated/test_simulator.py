@@ -366,11 +366,24 @@ def test_shared_counters_improve_two_choices() -> None:
     """Ten balancers with a tenth of the traffic each: two choices by own counts alone are nearly random."""
     instants = np.sort(np.random.default_rng(1).uniform(0, 300, 2400))
 
-    def mean(staleness: float | None) -> float:
-        wanted = Model(TEN, {"name": "least-in-flight"}, balancers=10, staleness=staleness)
+    def mean(shared: SharedTable) -> float:
+        wanted = Model(TEN, {"name": "least-in-flight"}, 10, mechanisms=mechanisms(shared=shared))
         return float(Simulation(wanted, 1).open(instants).latencies.mean())
 
-    assert mean(0.05) < 0.8 * mean(None)
+    assert mean(SharedTable(enabled=True, every=0.05)) < 0.8 * mean(ALONE)
+
+
+def test_old_reports_tell_balancers_nothing_of_each_other() -> None:
+    """Of what others have in flight they learn by `shared` alone."""
+    instants = np.sort(np.random.default_rng(1).uniform(0, 30, 240))
+    models = [Model(TEN, {"name": "least-in-flight"}, 10, staleness=seconds) for seconds in (0.0, 0.05)]
+    fresh, old = (Simulation(model, 1).open(instants).latencies.tolist() for model in models)
+    assert fresh == old
+
+
+def test_the_age_of_reports_follows_the_time_scale() -> None:
+    scenario = load_scenario("stale-reports").model_copy(update={"time_scale": 0.1})
+    assert model_of(scenario, scenario.entries[0], 1).staleness == pytest.approx(0.05)
 
 
 @pytest.mark.second_tier

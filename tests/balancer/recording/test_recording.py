@@ -61,6 +61,7 @@ async def test_request_is_a_row(stage: Stage, recorded: RecordedStage) -> None:
     assert about["policy"] == {"name": "round-robin"}
     assert about["endpoints"] == [{"id": "w0", "region": "r", "weight": 1.0}]
     assert (endpoint["id"], endpoint["region"], endpoint["number"]) == ("w0", "r", 0)
+    assert (endpoint["priority"], endpoint["max_in_flight"]) == (0, None)
     assert (first["at"], second["at"]) == (0, 2)
     assert (first["status"], first["endpoint"], first["attempts"], first["end"]) == (200, 0, 1, 0)
     assert (first["reported"], first["bytes_out"], second["bytes_in"], first["path"]) == (0.25, 5, 3, 0)
