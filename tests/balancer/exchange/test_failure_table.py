@@ -69,7 +69,8 @@ ATTEMPT, FIRST_BYTE = 1.0, 30.0
 BUSY = {"busy": [429]}
 
 ROWS = {
-    "answered, below 500": Row(OutcomeKind.OK, 404, answered(b"404 Not Found"), True),
+    "answered, below 400": Row(OutcomeKind.OK, 200, answered(b"200 OK"), True),
+    "client error: 4xx": Row(OutcomeKind.OK, 404, answered(b"404 Not Found"), True),
     "refused": Row(OutcomeKind.REFUSED, None, None),
     "broken before a response": Row(OutcomeKind.RESET, None, reset_after_request),
     "broken within a response": Row(OutcomeKind.RESET, 200, after_a_request(LONG), True),
