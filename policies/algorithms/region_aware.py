@@ -101,7 +101,7 @@ class Headroom:
         return self._rooms[region]
 
     def count(self, state: EndpointState, in_flight: int) -> None:
-        """Count the requests in flight at an endpoint, whoever has picked it: a canary picks only some itself."""
+        """Set the requests in flight at an endpoint, with those of other policies: a canary picks only some."""
         self.of(state.region).in_flight += in_flight - self._counted.get(state, 0)
         self._counted[state] = in_flight
 
