@@ -30,7 +30,7 @@ from balancer.errors import (
 from balancer.exchange.attempt import MAY_BE_BUSY, Attempt
 from balancer.exchange.exchange_state import AttemptState, ExchangeState
 from balancer.http.grpc.call import GrpcCall
-from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
+from balancer.http.grpc.status import OUTCOMES, UNAVAILABLE, code_of_http, forbids_retry, status_in
 from balancer.http.h1.response_head import Response
 from balancer.upstream.pool import Pool
 from policies.facts import NONE_TRIED, OutcomeKind
@@ -240,7 +240,7 @@ class RpcRules(HttpRules):
         code = status_in(response.block) if response.status >= 200 else None
         if code is not None:
             self._code = code
-            attempt.failure = FAILURES.get(code) if response.status == 200 else None
+            attempt.stated = OUTCOMES.get(code) if response.status == 200 else None
             statuses = exchange.cluster.retries.grpc_statuses
             is_repeatable = code in statuses or (code == UNAVAILABLE and self.is_repeatable(exchange))
             if (
@@ -279,4 +279,4 @@ class RpcRules(HttpRules):
             code = code_of_http(attempt.status)
         self._code = code
         self._call.ended(code)
-        attempt.failure = FAILURES.get(code) if attempt.status == 200 else None
+        attempt.stated = OUTCOMES.get(code) if attempt.status == 200 else None

@@ -466,7 +466,7 @@ class Exchange(ExchangeState):
                 status, stays = cause.status, self._send_error(cause)
         elif kind is ABANDONED:
             cluster.counts.abandoned += 1
-        elif status >= 500 or (attempt is not None and end is WHOLE and attempt.failure is not None):
+        elif status >= 500 or (attempt is not None and end is WHOLE and attempt.has_failed):
             cluster.counts.worker_errors += 1
         if status:
             cluster.counts.responses[status] += 1

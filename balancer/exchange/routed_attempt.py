@@ -37,9 +37,7 @@ class RoutedAttempt(UpstreamAttempt):
     status = 0  # and bytes of the response, as far as it is used
     bytes_out = 0
     load: ReportedLoad | None = None  # that the worker reported, where load reports are read
-    failure: tuple[OutcomeKind, int] | None = (
-        None  # what policies see of a busy answer, or of an RPC that has failed
-    )
+    stated: tuple[OutcomeKind, int] | None = None  # what policies see of a busy answer, or by grpc-status
     answer: AnswerReader | None = None  # of a request with a prompt
     connection = NOT_CONNECTED  # for the access log
     has_lost = False  # another attempt at the request was answered first
@@ -83,7 +81,7 @@ class RoutedAttempt(UpstreamAttempt):
         """Return whether the worker refuses the request as busy; note it, and let the endpoint rest."""
         if response.status not in self.cluster.retries.config.busy:
             return False
-        self.failure = (OutcomeKind.BUSY, response.status)
+        self.stated = (OutcomeKind.BUSY, response.status)
         stated = retry_after(response.block)
         self.cluster.rests.begin(self.assignment.state.id, stated, self.cluster.now())
         return True
@@ -113,10 +111,10 @@ class RoutedAttempt(UpstreamAttempt):
             return
         self.is_over = True
         status = self.status or None
-        if self.failure is not None:
-            status = self.failure[1]
+        if self.stated is not None:
+            status = self.stated[1]
             if kind is OK or kind is ERROR_STATUS:
-                kind = self.failure[0]
+                kind = self.stated[0]
         self.has_failed = kind is not OK
         ended_at = now
         if kind is ABANDONED and self.first_byte_at is None and self.left_at > now - LEFT_WITHIN_S:

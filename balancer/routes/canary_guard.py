@@ -49,9 +49,7 @@ class TalliedRequest(ExchangeObserver):
 
     def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         attempt = exchange.last_attempt
-        is_busy = (
-            attempt is not None and attempt.failure is not None and attempt.failure[0] is OutcomeKind.BUSY
-        )
+        is_busy = attempt is not None and attempt.stated is not None and attempt.stated[0] is OutcomeKind.BUSY
         if isinstance(error, UNSERVED) or (error is None and is_busy):
             self._tally.unserved()
         elif isinstance(error, ConnectionCut):

@@ -100,7 +100,8 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     "--fail-if-worse",
     "limit",
     type=Number(min=1),
-    help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
+    help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure, "
+    "and when no entry has enough blocks to be judged.",
 )
 @JUNIT
 @GRID
@@ -293,7 +294,7 @@ def checks_of(found: Sequence[Contrast], limit: float) -> list[Check]:
 
 
 def judge(console: Console, checks: Sequence[Check], limit: float) -> int:
-    """Print what is worse and what is not judged; returns the exit code."""
+    """Print what is worse and what is not judged; returns the exit code, that of a miss also if nothing is judged."""
     for check in checks:
         if check.passed is False:
             print_verdict(
@@ -302,7 +303,8 @@ def judge(console: Console, checks: Sequence[Check], limit: float) -> int:
     unknown = [check.label for check in checks if check.passed is None]
     if unknown:
         print_verdict(console, None, f"not judged, too few blocks: {', '.join(unknown)}")
-    return BOUND_MISSED if any(check.passed is False for check in checks) else 0
+    is_met = all(check.passed is not False for check in checks) and len(unknown) < len(checks)
+    return 0 if is_met else BOUND_MISSED
 
 
 def as_json(

@@ -36,16 +36,20 @@ UNAVAILABLE: Final = 14
 DATA_LOSS: Final = 15
 UNAUTHENTICATED: Final = 16
 
-FAILURES: Final = {
+_CLIENT_ERROR: Final = (OutcomeKind.OK, 400)
+OUTCOMES: Final = dict.fromkeys(range(1, len(NAMES)), _CLIENT_ERROR) | {
     UNKNOWN: (OutcomeKind.ERROR_STATUS, 500),
     DEADLINE_EXCEEDED: (OutcomeKind.TIMEOUT, 504),
+    NOT_FOUND: (OutcomeKind.OK, 404),
+    RESOURCE_EXHAUSTED: (OutcomeKind.OK, 429),
+    UNIMPLEMENTED: (OutcomeKind.OK, 404),
     INTERNAL: (OutcomeKind.ERROR_STATUS, 500),
     UNAVAILABLE: (OutcomeKind.ERROR_STATUS, 503),
     DATA_LOSS: (OutcomeKind.ERROR_STATUS, 500),
 }
-"""Codes that count as failures of the endpoint -> kind of the outcome and HTTP status that policies see."""
+"""Codes other than OK -> kind of the outcome and HTTP status that policies see."""
 
-FAILURE_NAMES: Final = frozenset(NAMES[code] for code in FAILURES)
+FAILURE_NAMES: Final = frozenset(NAMES[code] for code in OUTCOMES if OUTCOMES[code][0].is_failure)
 
 _OF_HTTP: Final = {
     400: INTERNAL,

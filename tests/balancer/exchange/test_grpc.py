@@ -14,6 +14,7 @@ from balancer.http.grpc.call import with_timeout
 from balancer.http.grpc.health import check_fault
 from balancer.http.grpc.status import NAMES, UNKNOWN, code_of_http, percent_encoded, status_in
 from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR
+from policies.facts import Outcome
 from tests.support.grpc_plays import MESSAGE, ending, rpc, serve_grpc
 from tests.support.http2_client import Answer, Http2Client, http2_client
 from tests.support.scripted_transports import Http2, Play, Script, sending, values
@@ -86,11 +87,16 @@ FAILURES = {"UNKNOWN": "error_status", "DEADLINE_EXCEEDED": "timeout", "INTERNAL
 @pytest.mark.parametrize("is_trailers_only", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 async def test_outcome_of_each_status(stage: Stage, name: str, is_trailers_only: bool) -> None:
-    """Those that HTTP has as 5xx count as failures of the endpoint."""
+    """Those that HTTP has as 5xx count as failures of the endpoint, the others but OK as client errors."""
     code = NAMES.index(name)
-    answer = await answer_to(stage, ending(code) if is_trailers_only else answering(code))
+    await serve_grpc(stage, ending(code) if is_trailers_only else answering(code))
+    outcomes: list[Outcome] = []
+    stage.cluster.router.active.observe = lambda state, outcome, now: outcomes.append(outcome)
+    client = await http2_client(stage)
+    answer = await client.answer(rpc(client))
     assert (answer.trailers or answer.head)[b"grpc-status"] == b"%d" % code
     assert stage.outcomes() == {FAILURES.get(name, "ok"): 1}
+    assert [outcome.is_client_error for outcome in outcomes] == [name not in FAILURES and name != "OK"]
     assert stage.cluster.counts.worker_errors == (name in FAILURES)
     assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == [name]
 
