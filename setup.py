@@ -154,6 +154,7 @@ signatures, which mypyc does not keep."""
 
 SIMULATOR = [
     "experiments/inference/exchange.py",
+    "experiments/inference/refusals.py",
     "experiments/inference/simulation.py",
     "experiments/simulator/attempt.py",
     "experiments/simulator/client.py",

@@ -12,6 +12,7 @@ from math import inf, nan
 from typing import Final, NamedTuple
 
 from experiments.inference.exchange import SimulatedExchange
+from experiments.inference.refusals import Refusals
 from experiments.recorded.inference_trace import Prompts
 from experiments.run_data import Floats, Kind
 from experiments.scenario.mechanisms import SharedTable
@@ -21,8 +22,6 @@ from experiments.simulator.simulation import SimulationError
 from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import BUSY_STATUS, NONE_TRIED, Outcome, OutcomeKind, ReportedLoad, RequestFacts
-from policies.overload.rests import Rests
-from policies.overload.retry_budget import RetryBudget
 from policies.prompts import Answer, Prompt
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
@@ -52,9 +51,6 @@ TOLD: Final = -5
 
 TICK_SECONDS: Final = 1.0
 
-RETRY_BUDGET: Final = (1.0, 100.0)
-"""`retry.share` and `retry.per_second` of a cluster with `kind = "inference"`."""
-
 _push: Final = heappush
 _pop: Final = heappop
 
@@ -65,29 +61,6 @@ class OpenConnections(NamedTuple):
     round_trip: float
     has_idle: bool = True
     connect_time: float = 0.0
-
-
-class Refusals:
-    """Engines that have refused requests of a router, and its retry budget: what the balancer's `Cluster` knows."""
-
-    requests = 0
-
-    def __init__(self, router: Router, limit: int) -> None:
-        self.router = router
-        self._limit = limit
-        self._rests, self._budget = Rests(), RetryBudget(*RETRY_BUDGET)
-
-    def left_out(self, tried: frozenset[str], now: float) -> frozenset[str]:
-        """Return `tried`, with the engines that rest unless no others are available."""
-        both, router = tried | self._rests.resting(now), self.router
-        return both if (router.has_untried if tried else router.has_others)(both) else tried
-
-    def may_retry(self, engine: str, tried: frozenset[str], now: float) -> bool:
-        """Let an engine rest; return whether a request that all of `tried` have refused may go to another one."""
-        self._rests.begin(engine, None, now)
-        router, tries = self.router, len(tried)
-        has_another = router.has_another_try(self._limit, tries, tries, tried, needs_other=True)
-        return has_another and self._budget.take(self.requests, now)
 
 
 class InferenceRequest:

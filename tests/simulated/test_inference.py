@@ -17,8 +17,9 @@ from balancer.config.schema.named_clusters import ClusterSettings
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.inference.prompts import prompts_of, synthetic
+from experiments.inference.refusals import RETRY_BUDGET
 from experiments.inference.run import SimulatedRunner, simulate
-from experiments.inference.simulation import RETRY_BUDGET, InferenceSimulation
+from experiments.inference.simulation import InferenceSimulation
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun, load_results
 from experiments.run_data import Kind, Run, load_run, save_run, write_run
