@@ -113,6 +113,46 @@ def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
     assert re.search(r"^policy Tempered, fallback picks 0$", output, re.MULTILINE), output
 
 
+SERVICE = """
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(204, self.headers["X-Forwarded-For"])
+        self.end_headers()
+
+
+@pytest.fixture(scope="session")
+def service() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_it(balancer: str) -> None:
+    with urllib.request.urlopen(balancer) as response:
+        assert (response.status, response.reason) == (204, "127.0.0.1")
+"""
+
+
+@pytest.mark.second_tier
+def test_fixture_for_tests_of_a_service(tmp_path: Path) -> None:
+    """It serves requests, and nothing is left of it."""
+    code = block_of("docs/operations.md", "in a test") + SERVICE
+    (tmp_path / "test_service.py").write_text(code, encoding="utf-8")
+    status, output = run_script(
+        f"{sys.executable} -P -m pytest -q -W error -p no:asyncio test_service.py", tmp_path, "0"
+    )
+    assert status == 0, output
+    assert "1 passed" in output
+
+
 @pytest.mark.second_tier
 @pytest.mark.timeout(240)
 def test_first_experiment(tmp_path: Path) -> None:

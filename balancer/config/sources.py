@@ -176,7 +176,7 @@ def environment_layer(variables: Mapping[str, str], table: Table) -> tuple[Layer
         place = place_of(name)
         problem = problem_with(name, variables[name], table)
         if problem is None and not _put(
-            document, place, _decoded(variables[name], annotation_at(table, place))
+            document, place, decoded(variables[name], annotation_at(table, place))
         ):
             problem = f"{name}: {names[place[:1]]} is not a table"
         if problem is not None:
@@ -219,7 +219,7 @@ def list_around(table: Table, place: Place) -> Place:
     return next((parent for parent in parents if is_list(annotation_at(table, parent))), ())
 
 
-def _decoded(text: str, annotation: Any) -> Any:
+def decoded(text: str, annotation: Any) -> Any:
     """Return the value of a variable: of a table, a list or a policy's option from JSON, if it is JSON."""
     is_text = annotation is not Any and table_of(annotation) is None
     if is_text and not is_list(annotation) and not is_mapping(annotation):

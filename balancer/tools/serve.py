@@ -19,7 +19,7 @@ from balancer.config.loading import ListenOptions, LoadedSettings, Settings, end
 from balancer.config.problems import ConfigError, from_message, in_cluster, line_for
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import listed
-from balancer.config.sources import PREFIX
+from balancer.config.sources import PREFIX, decoded
 from balancer.config.warnings import route_warnings, warnings_about
 from balancer.configuration import load, load_with_sources
 from balancer.control.reload import Read
@@ -55,7 +55,7 @@ OVERRIDES = (
         shell_complete=lambda context, option, text: [
             name for name in registry.known() if name.startswith(text)
         ],
-        help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS (default steelyard).",
+        help="The routing policy: a name, FILE.py:CLASS, MODULE:CLASS, or JSON with name and options (default steelyard).",
     ),
     click.option("--home-region", help="Region of this balancer's clients."),
     click.option("--host", help="Address to listen on (default 127.0.0.1)."),
@@ -217,7 +217,8 @@ def overrides(
     admin: str | None = None,
 ) -> dict[str, Any]:
     """Return the command-line options as configuration keys."""
-    given: dict[str, Any] = {"policy": policy, "home_region": home_region, "seed": seed}
+    given: dict[str, Any] = {"home_region": home_region, "seed": seed}
+    given["policy"] = None if policy is None else decoded(policy, Any)
     given["processes"] = processes
     given = {key: value for key, value in given.items() if value is not None}
     if worker:

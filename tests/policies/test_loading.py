@@ -371,6 +371,10 @@ def test_file_that_cannot_be_read_is_named(here: Path) -> None:
     [
         ("mine.py", "'mine.py' must name the class too, as in mine.py:Tempered"),
         ("mine.py:", "'mine.py:' must be FILE.py:CLASS or MODULE:CLASS"),
+        (
+            '{"name": "x"',
+            """'{"name": "x"' is not valid JSON, or a policy's options cannot be given here, only its name""",
+        ),
         (":Last", "':Last' must be FILE.py:CLASS or MODULE:CLASS"),
         ("mine.py:a.b", "'mine.py:a.b' must be FILE.py:CLASS or MODULE:CLASS"),
         ("nothing_of_that_name:Last", "no module 'nothing_of_that_name' is installed"),
