@@ -147,7 +147,7 @@ def test_fixture_for_tests_of_a_service(tmp_path: Path) -> None:
     code = block_of("docs/operations.md", "in a test") + SERVICE
     (tmp_path / "test_service.py").write_text(code, encoding="utf-8")
     status, output = run_script(
-        f"{sys.executable} -P -m pytest -q -W error -p no:asyncio test_service.py", tmp_path, "0"
+        f"{sys.executable} -m pytest -q -W error -p no:asyncio test_service.py", tmp_path, "0"
     )
     assert status == 0, output
     assert "1 passed" in output

@@ -55,7 +55,7 @@ OVERRIDES = (
         shell_complete=lambda context, option, text: [
             name for name in registry.known() if name.startswith(text)
         ],
-        help="The routing policy: a name, FILE.py:CLASS, MODULE:CLASS, or JSON with name and options (default steelyard).",
+        help="The routing policy: a name, FILE.py:CLASS or MODULE:CLASS, or JSON with options (default steelyard).",
     ),
     click.option("--home-region", help="Region of this balancer's clients."),
     click.option("--host", help="Address to listen on (default 127.0.0.1)."),

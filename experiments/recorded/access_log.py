@@ -250,7 +250,7 @@ class LogColumns:
 def read_log(lines: Iterable[str], name: str) -> LogColumns:
     """Read all requests of a log called `name`. Raises `BadInputError` if no line can be read, or too many names.
 
-    Skips control requests and tunnels, the program's own lines on standard output, and an incomplete last line of a log
+    Skips admin requests and tunnels, the program's own lines on standard output, and an incomplete last line of a log
     that is being written. Other lines that cannot be read are counted: a log on a platform has other programs' lines.
     """
     columns = LogColumns()

@@ -254,7 +254,7 @@ def method(log: LogRuns, command: str) -> list[str]:
         "Requests are numbered in the order in which they came.",
     ]
     if log.columns.left_out:
-        lines.append(f"Left out: {log.columns.left_out} control requests and tunnels.")
+        lines.append(f"Left out: {log.columns.left_out} admin requests and tunnels.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Client of a running balancer's control interface.
+"""Client of a running balancer's admin interface.
 
 Requests without a response are retried: a lost reading must not end the evaluation, and restoring the policy must not
 fail because of one lost connection.

@@ -42,9 +42,7 @@ def reference_in(name: str) -> Reference:
     if found := MODULE.fullmatch(name):
         return Reference(found["place"], found["class_name"], is_file=False)
     if name.startswith("{"):
-        raise BrokenPolicy(
-            f"'{name}' is not valid JSON, or a policy's options cannot be given here, only its name"
-        )
+        raise BrokenPolicy(f"'{name}' is not valid JSON, or options cannot be given here")
     if name.endswith(".py"):
         raise BrokenPolicy(f"'{name}' must name the class too, as in {os.path.basename(name)}:Tempered")
     raise BrokenPolicy(f"'{name}' must be FILE.py:CLASS or MODULE:CLASS")

@@ -373,7 +373,7 @@ def test_file_that_cannot_be_read_is_named(here: Path) -> None:
         ("mine.py:", "'mine.py:' must be FILE.py:CLASS or MODULE:CLASS"),
         (
             '{"name": "x"',
-            """'{"name": "x"' is not valid JSON, or a policy's options cannot be given here, only its name""",
+            """'{"name": "x"' is not valid JSON, or options cannot be given here""",
         ),
         (":Last", "':Last' must be FILE.py:CLASS or MODULE:CLASS"),
         ("mine.py:a.b", "'mine.py:a.b' must be FILE.py:CLASS or MODULE:CLASS"),

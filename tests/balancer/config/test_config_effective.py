@@ -178,6 +178,9 @@ def test_check_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BALANCER_ENDPOINTS", '[{"id": "a", "address": "http://a:1"}]')
     assert re.search('id = "a" +# BALANCER_ENDPOINTS', printed())
     assert checked().startswith("the environment is valid: policy steelyard")
+    assert re.search(
+        "margin = 0.5 +# --policy", printed("--policy", '{"name": "region-aware", "margin": 0.5}')
+    )
     line = complaint(main, "balancer", "check", "--worker", "r=http://a:1", "--policy", "c3x")
     assert line.startswith("balancer: --policy: policy: unknown policy 'c3x'")
 
