@@ -65,7 +65,7 @@ class ProcessContext:
         self.cached_time = self.started_at = clock.now()
         # The Date field of the last sweep, for own responses and those without one (RFC 9110 § 6.6.1).
         self.date_line = b""
-        self._looks_soon = False  # for resets
+        self._looks_soon = False  # a check for resets is scheduled
         self.joins = False  # starts among siblings, which have the endpoints that its sources cannot read
         self.is_draining = False
         self.keeps_alive = True  # client connections are kept alive after a response

@@ -16,7 +16,7 @@ from balancer.http.h1.internal_fields import FieldRemoval
 from balancer.http.h1.request_head import Request
 
 MOST_REMEMBERED: Final = 10_000
-"""Answers that a route remembers; the oldest is forgotten for one more."""
+"""Number of cached answers of a route; then the oldest is removed."""
 
 NOT_ASKED_WITH: Final = FieldRemoval((
     *("content-length", "transfer-encoding", "expect", "te", "connection", "upgrade", "sec-websocket-*"),

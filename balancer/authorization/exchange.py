@@ -1,7 +1,8 @@
 """Exchange that is forwarded once the authorizer of its route has granted it.
 
-It asks when it would make its first attempt: it has been admitted, and its body was received as far as buffering wants
-it. Meanwhile its body waits as that of a request without an endpoint does. What is not granted is not forwarded.
+It asks when it would make its first attempt: it has been admitted, and its body was received as far as buffering
+requires it. Meanwhile its body waits as that of a request without an endpoint does. What is not granted is not
+forwarded.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Condition(Enum):
-    """What an endpoint does with requests, and otherwise why it gets none; from the best to the worst."""
+    """Condition of an endpoint, from the best to the worst: ready, or why it gets no requests."""
 
     READY = "ready"
     WARMING = "warming"

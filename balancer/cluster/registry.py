@@ -206,7 +206,7 @@ class EndpointRegistry:
             self._set_state(endpoint_id, state)
 
     def expect(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
-        """As `change`, of an endpoint that a sibling knows: here when it is found, if it is not yet."""
+        """Apply a sibling's change to an endpoint now, or once discovery has found it."""
         if endpoint_id in self._members:
             self.change(endpoint_id, state, weight)
             return

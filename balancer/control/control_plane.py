@@ -289,7 +289,7 @@ class ControlPlane:
         return {plane.cluster.name: plane.discovery.known() for plane in (self, *self.named.values())}
 
     def hold(self, known: dict[str, Any]) -> None:
-        """Let sources that have no answer hold the endpoints that another process knows."""
+        """Give discovery sources without an answer the endpoints that another process has discovered."""
         for plane in (self, *self.named.values()):
             plane.discovery.hold(known.get(plane.cluster.name, {}))
 

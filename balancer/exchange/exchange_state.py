@@ -1,4 +1,4 @@
-"""What the parts of an exchange share: its data, and the steps that they ask of it.
+"""State of an exchange, and the interface that its attempts, rules and observers use.
 
 `Exchange` has the steps; docs/design.md shows its states and their transitions. Its attempts, call rules, hedging and
 observers know it by this interface. What it counts for its client, and when it is refused, is here.
@@ -121,8 +121,8 @@ class ExchangeState:
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     rules: HttpRules
     state: State = NEW
-    level = 0  # its priority, and the instant after which its response is useless: with admission control
-    deadline = inf
+    level = 0  # its priority, with admission control
+    deadline = inf  # instant after which its response is useless, with admission control
     active_at = 0.0  # when request or response last made progress
     body_buffer: RequestBody | None = None  # None if it has no body
     kept: KeptBody | None = None  # the same, if the body is or was received whole before an endpoint is asked

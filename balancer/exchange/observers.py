@@ -42,7 +42,7 @@ UNCONNECTED: Final = NOT_CONNECTED
 
 
 class ExchangeObserver:
-    """What an exchange tells: each step does nothing unless a subclass wants it."""
+    """Events of an exchange, for the log, spans and copies; every method is empty here."""
 
     def started(self, exchange: ExchangeState) -> None:
         """The exchange has started; if it has no body, the whole request is known."""

@@ -34,8 +34,8 @@ class RoutedAttempt(UpstreamAttempt):
 
     # Not slots: an attribute that keeps its class default costs nothing.
     first_byte_at: float | None = None  # instant of the response head
-    status = 0  # and bytes of the response, as far as it is used
-    bytes_out = 0
+    status = 0  # of the response; 0 before its head
+    bytes_out = 0  # of its body, as far as it is used
     load: ReportedLoad | None = None  # that the worker reported, where load reports are read
     stated: tuple[OutcomeKind, int] | None = None  # what policies see of a busy answer, or by grpc-status
     answer: AnswerReader | None = None  # of a request with a prompt

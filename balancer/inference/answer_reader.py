@@ -39,8 +39,8 @@ _find_states: Final = re.compile(
     rb'|"(?:choices" ?: ?\[\{|finish_reason" ?: ?(?:null|"")|(?:stop|done)" ?: ?false'
     rb'|type" ?: ?"(?:content_block|message)_)'
 ).findall
-"""Finds, slowly, all that tells that an answer is whole, as some engines send no [DONE]; or, outside the group, that
-it goes on: a stream of another kind tells neither. In a text quotes are escaped."""
+"""Finds the marks of the last event of a stream, as some engines send no [DONE], or, outside the group, those of one
+that continues; slow. Other streams have neither. In a text quotes are escaped."""
 
 NOT_LAST: Final = b'"finish_reason'
 """Beginning of what states an end although events may follow: of other choices, and `usage`."""

@@ -89,7 +89,7 @@ class RequestCopy:
             self._skip("incomplete")
 
     def not_authorised(self) -> None:
-        """Note that the original has ended without the authorisation that its route wants."""
+        """Note that the original has ended without the authorisation that its route requires."""
         self._skip("not_authorised")
 
     # --- sending

@@ -200,7 +200,7 @@ class HotRestart:
         self._say = say
         self._ending = ending
         self._successor: Successor | None = None
-        self._reloads = 0  # that had begun before the successor was started
+        self._reloads = 0  # reloads that had begun before the successor was started
 
     def begin(self) -> None:
         """Start the successor, unless one is starting already or this process is shutting down."""

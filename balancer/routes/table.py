@@ -42,7 +42,7 @@ REMEMBERED_HOSTS: Final = 1024
 
 
 class Place:
-    """Routes of one host and path, the most specific first. Those that want a value of a field or of a parameter are
+    """Routes of one host and path, the most specific first. Those that require a value of a field or of a parameter are
     found by it, so that their number makes no difference."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ TICK: Final = -1
 REPORT: Final = -2
 GIVE_UP: Final = -3
 HEARD: Final = -4
-TOLD: Final = -5
+REPORT_SENT: Final = -5
 """Numbers of events that concern no engine. A report of router `n` to the others has the number −5 − n."""
 
 TICK_SECONDS: Final = 1.0
@@ -183,7 +183,7 @@ class InferenceSimulation:
 
     def _ask(self, at: float, router: int) -> None:
         """Schedule a report to other routers, or that they hear one."""
-        _push(self._events, (at, TOLD - router))
+        _push(self._events, (at, REPORT_SENT - router))
 
     def _changed(self, router: Router, now: float) -> None:
         if self._exchange is not None:
@@ -318,7 +318,7 @@ class InferenceSimulation:
             if number == HEARD:
                 self._exchange.deliver(now)
             else:
-                self._exchange.send(TOLD - number, now)
+                self._exchange.send(REPORT_SENT - number, now)
         else:
             for router in self._routers:
                 if number == REPORT:

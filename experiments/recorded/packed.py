@@ -1,4 +1,4 @@
-"""Text files that may be compressed by gzip, which how they begin tells: logs are rotated so."""
+"""Read text files that may be compressed by gzip, as rotated logs are, which is seen by their first bytes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Split:
         self.arms: list[bool] = []
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Let one of both pick. O(1) beside it."""
+        """Pick by the treated or the control policy."""
         is_treated = self._arm(now)
         self.arms.append(is_treated)
         return self._policies[is_treated].pick(facts, available, now)

@@ -1,6 +1,6 @@
 """Simulation model: workers, network, the balancers' mechanisms, and the load.
 
-Values in seconds and requests. `translation.py` derives a model from a scenario; tests and benchmarks construct it
+Values in seconds and requests. `run.py` derives a model from a scenario; tests and benchmarks construct it
 directly. The mechanisms are tables of the balancer's configuration.
 """
 

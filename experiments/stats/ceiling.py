@@ -19,8 +19,8 @@ BEYOND = {"p50": 0.5, "p75": 0.25, "p90": 0.1, "p95": 0.05, "p99": 0.01, "p999":
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """By label: the `blocks` in which a latency is the deadline, the `odds` of a miss by block, and their factors by
-    part of a replayed record.
+    """Blocks in which a latency is the deadline, by label, the `odds` of a miss by block, and their factors by part of
+    a replayed record.
     """
 
     blocks: Mapping[str, Set[int]]

@@ -116,7 +116,7 @@ class BoundDistance:
 
 
 def bounds_in(matrix: Matrix) -> dict[str, str]:
-    """Those of `BOUNDS` that the grid names, by label, and what each knows."""
+    """Return the oracles of the matrix by label, with the information that each uses."""
     labels = [label for label in matrix.policies if label in matrix.bounds]
     return {label: BOUNDS[name] for name in BOUNDS for label in labels if label.partition(",")[0] == name}
 

@@ -28,7 +28,8 @@ OLDEST_KEEP: Final = 0.99
 class Attempt:
     """A prompt of `tokens` at an endpoint, of which `added` were to be computed.
 
-    `ages` are those of its known blocks before it was sent, `after` so many, of which `held` counted as held.
+    `ages` are those of its known blocks before it was sent, after the endpoint had been sent
+    `after` blocks; `held` of them counted as cached.
     `keys` were recorded with it.
     """
 
@@ -63,7 +64,7 @@ class CacheEvidence:
             age = ages[cached - 1]
             self._oldest = max(self._oldest * OLDEST_KEEP, age)
             if after > self._lost_by and after - age + cached <= self._lost:
-                self._lost = self._lost_by = 0  # they were not
+                self._lost = self._lost_by = 0  # the blocks taken for lost were still cached
             if cached > held:
                 return min(age + 1.0, place.capacity * (1.0 + CAPACITY_STEP))
         if cached < held:

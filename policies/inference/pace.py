@@ -92,7 +92,7 @@ class Span:
 
 
 class Slowness:
-    """How many times as long as by the fit one endpoint takes.
+    """Ratio of one endpoint's prefill times to those of the fit.
 
     Measured over expected seconds, drawn towards 1 by as much as chance explains the difference (James and Stein): two
     standard errors are chance. Otherwise noise would lead prompts away from what is cached.

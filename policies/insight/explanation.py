@@ -196,7 +196,7 @@ class Explanation:
 
     @property
     def comparison(self) -> str:
-        """What makes the cheapest of the other endpoints dearer: `eu-2 costs 14 ms more: 12 wait, 2 failure`; empty
+        """Difference to the cheapest other endpoint by parts: `eu-2 costs 14 ms more: 12 wait, 2 failure`; empty
         where the parts are not known."""
         for step in reversed(self.steps):
             costs = step.costs(self.picked)

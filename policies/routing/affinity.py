@@ -21,7 +21,7 @@ KEPT = "kept"
 """Reason: session affinity, the endpoint that the key maps to."""
 
 MOVED = "moved"
-"""Reason: another endpoint than session affinity wants, which is not available. If the inner policy picked it, its
+"""Reason: another endpoint than session affinity selects, which is not available. If the inner policy picked it, its
 reasons follow."""
 
 

@@ -108,7 +108,7 @@ def blocks_of(prompt: bytes, block_tokens: int) -> list[int]:
 
 
 class Answer:
-    """What is sent for one request, whole or in chunks. `is_cut_short`: max_tokens ended it."""
+    """Response to one request, whole or in chunks."""
 
     def __init__(self, body: Body, model: str, request_id: str, sequence: Sequence, first_word: int) -> None:
         self._is_chat = isinstance(body, ChatBody)

@@ -114,7 +114,7 @@ class RedirectConfig(Section):
 
     @property
     def wanted(self) -> str:
-        """What it wants of a request."""
+        """The first part of the address that the redirect changes to, for messages."""
         return self.path or self.replace_prefix or self.host or f"the scheme {self.scheme}"
 
     def __str__(self) -> str:
@@ -271,7 +271,7 @@ class RouteConfig(Section):
 
     @property
     def specificity(self) -> tuple[int, int, bool, bool, bool, bool]:
-        """What of two routes of one place the more specific one has more of."""
+        """Rank among routes of one host and path: the larger is the more specific."""
         fields, query, has_model = len(self.headers), len(self.query), self.model is not None
         return fields, query, has_model, bool(self.methods), self.scheme is not None, bool(self.clients)
 

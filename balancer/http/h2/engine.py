@@ -85,7 +85,7 @@ class Engine:
         self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
         # answered streams whose request is dropped as it comes -> ticks since the last of it, and in all
         self._unwanted: dict[int, list[int]] = {}
-        self._last_id = 0  # of the peer's streams
+        self._last_id = 0  # highest stream id of the peer
         self._own_resets: set[int] = set()  # streams that are being reset from here
         self._recent_resets = 0
         self._idle_frames = 0  # below 0: those that progress allows in advance

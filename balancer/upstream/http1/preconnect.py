@@ -26,7 +26,7 @@ CONNECT_TIMES: Final = 3
 WINDOW: Final = 60.0
 """Seconds for which a peak of the connections in use counts at least, and twice that at most."""
 
-JITTER_FLOOR: Final = 1.0
+MIN_IDLE_LIMIT_S: Final = 1.0
 """Idle limit in seconds below which nothing is opened ahead: the connection would expire before it is used."""
 
 
@@ -47,7 +47,7 @@ class Preconnect:
         may still be opened, None: unlimited."""
         for heartbeat in list(self.heartbeats.values()):
             heartbeat.end_if_overdue(now)
-        if not limits.preconnect or pool.idle_connections.limit < JITTER_FLOOR:
+        if not limits.preconnect or pool.idle_connections.limit < MIN_IDLE_LIMIT_S:
             return
         used = pool.leased - len(self.heartbeats)
         self._peak.add(-used, now)
