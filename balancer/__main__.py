@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 
@@ -75,10 +76,12 @@ def main() -> None:
     """Entry point: a user error is one line for each problem on stderr and exit code 2.
 
     SIGHUP and SIGUSR2, which would end a server that starts, are held back until it has started and can obey them.
+    SIGTERM ends it with exit code 0, also as the first process of a container, which gets only signals with a handler.
     """
     gc.set_threshold(GC_THRESHOLD)
     if sys.argv[1:2] in (["serve"], ["sidecar"]):  # before the import of what would handle it
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # policies may catch SystemExit
     try:
         cli.main(standalone_mode=False, prog_name="balancer")
     except click.exceptions.NoArgsIsHelpError as error:

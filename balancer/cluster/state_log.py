@@ -136,7 +136,8 @@ class StateLog:
         self._shown: dict[str, Shown] = {}
         self._panics: dict[str | None, float] = {}  # by region, None: everywhere; since when
         self._panic_elsewhere_since: float | None = None
-        self._faulty_installation = self._faulty_elsewhere = 0
+        self._faulty_installations: dict[str, int] = {}  # by what becomes of the faults
+        self._faulty_elsewhere = 0
         self._next_at = 0.0
 
     def sweep(self, now: float) -> None:
@@ -253,18 +254,21 @@ class StateLog:
         return f"{sum(condition in DOWN for condition in conditions)} of {len(there)} endpoints are down"
 
     def _log_policy(self) -> None:
-        """Log the first fault of each installation of a policy, also of one that has failed only elsewhere."""
-        router = self._router
-        installation, fault = router.active.installations, router.last_fault
-        if fault is not None and installation != self._faulty_installation:
-            self._faulty_installation = installation
-            named = fault.removeprefix("policy ")
-            if router.fallback_picks:
-                named += "; such picks are made by the fallback policy and counted, and not printed again"
-            else:
-                named += "; faults of this hook are not counted, and not printed again"
-            self.say(f"policy: {named}")
-        if fault is not None or self.siblings is None or installation == self._faulty_elsewhere:
+        """Log the first fault at a pick and the first in another hook of each installation of a policy, and that one
+        has failed only elsewhere."""
+        active = self._router.active
+        installation = active.installations
+        for fault, effect in (
+            (
+                active.pick_fault,
+                "such picks are made by the fallback policy and counted, and not printed again",
+            ),
+            (active.hook_fault, "faults of this hook are not counted, and not printed again"),
+        ):
+            if fault is not None and self._faulty_installations.get(effect) != installation:
+                self._faulty_installations[effect] = installation
+                self.say(f"policy: {fault.removeprefix('policy ')}; {effect}")
+        if active.last_fault is not None or self.siblings is None or installation == self._faulty_elsewhere:
             return
         number = self.siblings.failing(self.policy_key)
         if number:

@@ -29,8 +29,9 @@ MEASURED_PICKS: Final = 1000
 class ActivePolicy:
     """A policy with its hooks, and the fallback, the less loaded of two endpoints.
 
-    `fallback_picks` counts the fallback picks of the policy in force, `last_fault` describes its last fault;
-    `installations` is the number of policies so far, the one in force included.
+    `fallback_picks` counts the fallback picks of the policy in force, `last_fault` describes its last fault,
+    `pick_fault` and `hook_fault` the last at a pick and in another hook; `installations` is the number of policies so
+    far, the one in force included.
     `trace` records explanations, if set. `pick` must be read for each call, `observe`, `probes` and the other hooks
     again after `install`; all but `pick` are None where the policy has no such hook.
     """
@@ -40,6 +41,8 @@ class ActivePolicy:
         self._cpu = cpu
         self.installations = self.fallback_picks = self._earlier_fallback_picks = 0
         self.last_fault: str | None = None
+        self.pick_fault: str | None = None
+        self.hook_fault: str | None = None
         self.trace: Trace | None = None
         self._loads: Loads = {}
         self._turns = LevelTurns()
@@ -52,7 +55,7 @@ class ActivePolicy:
         self.installations += 1
         self._earlier_fallback_picks += self.fallback_picks
         self.fallback_picks = 0
-        self.last_fault = None
+        self.last_fault = self.pick_fault = self.hook_fault = None
         self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
         self.observe: Callable[..., None] | None = getattr(policy, "observe", None)
         self.tick: Callable[..., None] | None = getattr(policy, "tick", None)
@@ -151,7 +154,7 @@ class ActivePolicy:
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # also SystemExit: a policy must not end the process
-            self._note(f"{raised(fault)} in {getattr(hook, '__name__', hook)}")
+            self.hook_fault = self._note(f"{raised(fault)} in {getattr(hook, '__name__', hook)}")
             return None
 
     def fallback_pick(
@@ -159,7 +162,8 @@ class ActivePolicy:
     ) -> EndpointState:
         """Return a fallback pick, and count and record the `fault` that made it necessary."""
         self.fallback_picks += 1
-        self._note(fault if fault.startswith("raised") else f"{fault}{place_of_pick(self.policy)}")
+        is_raised = fault.startswith("raised")
+        self.pick_fault = self._note(fault if is_raised else f"{fault}{place_of_pick(self.policy)}")
         trace = self.trace
         if trace is not None:
             trace.note(reason)
@@ -168,5 +172,6 @@ class ActivePolicy:
             trace.end(state, now)
         return state
 
-    def _note(self, fault: str) -> None:
-        self.last_fault = f"policy {type(self.policy).__name__} {fault}"
+    def _note(self, fault: str) -> str:
+        self.last_fault = described = f"policy {type(self.policy).__name__} {fault}"
+        return described

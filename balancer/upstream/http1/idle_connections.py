@@ -23,7 +23,7 @@ class IdleConnections:
         self.idle_probe: UpstreamConnection | None = None
         self._now = now
         self._judged_at = now()
-        self._lost_at = -MIN_IDLE_AGE
+        self._lost_at, self._lost_age = -MIN_IDLE_AGE, 0.0
         self._leases = 0  # leases of connections in here
         self._young = 0  # leases before `MIN_IDLE_AGE` that are reported to the estimate
         self._waiting: dict[UpstreamConnection, None] = {}  # oldest first
@@ -81,8 +81,9 @@ class IdleConnections:
         return True
 
     def close_oldest(self) -> None:
-        """Close the connection that has been idle longest. Must not be called when there is none."""
-        oldest = self.idle_probe if self.idle_probe is not None else next(iter(self._waiting))
+        """Close the connection that has been idle longest, the probe last. Must not be called when there is none."""
+        oldest = next(iter(self._waiting), self.idle_probe)
+        assert oldest is not None
         self.discard(oldest)
         self._close_idle(oldest, self._now())
 
@@ -111,12 +112,13 @@ class IdleConnections:
         """
         now = self._now()
         age = now - upstream.idle_since
-        if now - self._lost_at < MIN_IDLE_AGE:
-            # Closed together: the worker restarts, or they became idle together, so this is no further evidence.
-            self.idle_timeout.stood(age - MIN_IDLE_AGE)
-        else:
-            self._lost_at = now
+        if now - self._lost_at >= MIN_IDLE_AGE:
+            self._lost_at, self._lost_age = now, age
             self.idle_timeout.closed(max(0.0, age - MIN_IDLE_AGE))
+        elif abs(age - self._lost_age) > MIN_IDLE_AGE:
+            # Closed together at different ages: the worker restarts, so this is no further event. Those that became
+            # idle together are one observation.
+            self.idle_timeout.stood(age - MIN_IDLE_AGE)
         return age
 
     def died(self, upstream: UpstreamConnection) -> None:

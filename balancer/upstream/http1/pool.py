@@ -79,10 +79,12 @@ class ConnectionPool(Pool):
 
     def lease_quiet(self) -> UpstreamConnection | None:
         """Lease a connection for a request that cannot be retried: with the strict idle limit, and only if the kernel
-        has received no close for it."""
+        has received no close for it. If there are only older ones, the oldest is closed: a new one takes its place."""
         upstream = self._lease_strict()
         while upstream is not None and _has_been_closed(upstream):
             upstream = self._lease_strict()
+        if upstream is None and self.idle > 1:
+            self.close_oldest()
         return upstream
 
     def _lease_strict(self) -> UpstreamConnection | None:

@@ -339,6 +339,39 @@ async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: St
     assert (policy["fallback_picks"], policy["last_fault"]) == (0, None)
 
 
+class Failing:
+    """Policy of which `observe` fails at the first answer, and every pick afterwards."""
+
+    def __init__(self) -> None:
+        self.has_failed = False
+
+    def pick(self, facts: Any, available: Any, now: float) -> Any:
+        if self.has_failed:
+            raise ValueError("no such key")
+        return available[0]
+
+    def observe(self, *args: Any) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise KeyError("first")
+
+
+@pytest.mark.parametrize("is_between", [True, False])
+async def test_fault_at_a_pick_is_logged_beside_one_of_a_hook(stage: Stage, is_between: bool) -> None:
+    """Also if the log is read in between, after which only the other one is new."""
+    await stage.serve(await stage.worker(response()))
+    log, lines = Log(stage), list[str]()
+    stage.cluster.router.set_policy(Failing())
+    for _ in range(2):
+        assert (await stage.ask(get())).status == 200
+        lines += log.look() if is_between else []
+    lines += log.look()
+    assert sorted(line.partition("(")[0] + line.partition("; ")[2][:7] for line in lines) == [
+        "policy: Failing raised KeyErrorfaults ",
+        "policy: Failing raised ValueErrorsuch pi",
+    ]
+
+
 async def test_condition_in_one_of_two_processes(stage: Stage) -> None:
     """The worst one, and in how many processes; limits of all of them are added."""
     await stage.serve(await stage.worker(response()), await stage.worker(response()), max_in_flight=4)

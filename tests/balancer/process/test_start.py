@@ -123,6 +123,24 @@ async def test_stop_while_endpoints_are_looked_up(
     assert (program.returncode, b" ready " in output) == (0, False)
 
 
+STOPS_ITSELF = """\
+import os, signal, time
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+class First: pass
+"""
+
+
+async def test_stop_while_the_configuration_is_read(run: Run, tmp_path: Path) -> None:
+    """By a handler of its own: the first process of a container gets no other signals."""
+    (tmp_path / "mine.py").write_text(STOPS_ITSELF)
+    worker = ("--worker", "emea=http://127.0.0.1:1")
+    program = await run("serve", "--port", "0", "--policy", f"{tmp_path}/mine.py:First", *worker)
+    async with asyncio.timeout(PATIENCE):
+        output = await program.communicate()
+    assert (program.returncode, output) == (0, (b"", b""))
+
+
 STOPS = """\
 import os, signal
 parent = os.getpid()

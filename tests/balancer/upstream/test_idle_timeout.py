@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from balancer.config.schema.pool import PoolConfig
+from balancer.upstream.http1.connection import UpstreamConnection
+from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import (
     CLASSES,
     DEFAULT_IDLE_TIMEOUT,
@@ -104,6 +108,30 @@ def test_random_closes_do_not_stop_reuse() -> None:
     age, strict = estimates(known)
     assert age == pytest.approx(1.0, rel=0.1)
     assert strict < MIN_IDLE_AGE
+
+
+@pytest.mark.parametrize("number", [1, 2, 8])
+def test_connections_that_became_idle_together_are_one_observation(number: int) -> None:
+    """Batches of requests to a worker that closes after 2 s."""
+    at, known = [0.0], idle_timeout()
+    connections = IdleConnections(known, lambda: at[0], 60.0)
+    for _ in range(20):
+        batch = [cast(UpstreamConnection, SimpleNamespace(idle_since=at[0])) for _ in range(number)]
+        at[0] += 2.0
+        for upstream in batch:
+            connections.lost(upstream)
+        at[0] += 1.0
+    assert [*estimates(known)] == pytest.approx([1.68, 1.68], abs=0.01)
+
+
+def test_restart_of_a_worker_is_one_close() -> None:
+    """Of twenty connections of other ages that close at once, one shows an idle timeout of at least its age."""
+    known = idle_timeout()
+    connections = IdleConnections(known, lambda: 20.0, 60.0)
+    for idle_since in range(20):
+        connections.lost(cast(UpstreamConnection, SimpleNamespace(idle_since=float(idle_since))))
+    age, strict = estimates(known)
+    assert min(age, strict) > 15.0
 
 
 def test_announced_timeout() -> None:

@@ -82,6 +82,18 @@ async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> N
     assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
 
 
+async def test_connections_too_old_for_a_post_do_not_pile_up(stage: Stage) -> None:
+    """A worker that closes at random: each POST opens a connection, in place of the oldest idle one."""
+    worker = await stage.serve_worker(response())
+    client = await stage.client()
+    await client.ask(get())
+    stage.connection_pool().idle_connections.strict_limit = 0.0
+    for _ in range(5):
+        assert (await client.ask(post(b"once"))).status == 200
+        assert stage.pool().idle <= 2
+    assert len(worker.connections) == 6
+
+
 async def test_waiter_gets_no_connection_closed_unread(stage: Stage) -> None:
     """A worker that closes right after its response, without having said so: a POST may wait for a connection."""
     worker = await stage.serve_worker(response())
