@@ -122,8 +122,9 @@ def unused_check_keys(settings: Settings) -> Iterator[str]:
     of_connects = ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
     every = [cluster.health_checks for cluster in (settings, *settings.clusters.values())]
     if not any(one.path is not None or one.grpc is not None for one in every):
-        for key in HealthChecksConfig.model_fields:
-            if key not in of_connects and any(key in one.model_fields_set for one in every):
+        for key, field in HealthChecksConfig.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            if key not in of_connects and any(getattr(one, key) != default for one in every):
                 yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
     elif any(one.scheme for one in every) and not any(one.port for one in every):
         yield "health_checks.scheme: is not used: without port, checks use that of the endpoint"

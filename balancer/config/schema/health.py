@@ -208,7 +208,9 @@ class SlowStartConfig(Section):
         allow_inf_nan=False,
         description="duration of the slow start of a new or returned endpoint; 0: off",
     )
-    minimum: PositiveShare = Field(default=0.1, description="0–1 | share of its weight at the start")
+    minimum: PositiveShare = Field(
+        default=0.1, description="0–1 | share of its weight at the start; more than 0"
+    )
 
 
 def health_of(

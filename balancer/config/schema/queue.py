@@ -41,11 +41,11 @@ class LevelConfig(Section):
     )
     queue: PositiveShare = Field(
         default=1.0,
-        description="0–1 | fill level of the queue at which the level is rejected; 1: only when it is full",
+        description="0–1 | fill level of the queue, above 0, at which the level is rejected; 1: only when it is full",
     )
     in_flight: PositiveShare = Field(
         default=1.0,
-        description="0–1 | share of the endpoints' limits in use at which the level is rejected; 1: it waits",
+        description="0–1 | share of the endpoints' limits in use, above 0, at which the level is rejected; 1: it waits",
     )
 
 

@@ -65,7 +65,7 @@ class HedgingConfig(Section):
         description="quantile of a region's latency after which a request is late",
     )
     share: float = Field(
-        default=0.05, gt=0, le=0.5, description="0–0.5 | hedging budget: share of the requests"
+        default=0.05, gt=0, le=0.5, description="0–0.5 | hedging budget: share of the requests; more than 0"
     )
     minimum: Duration = Field(
         default=0.01, ge=0.01, le=60, description="s | shortest delay of a hedge, 0.01 to 60"

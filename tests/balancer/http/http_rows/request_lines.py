@@ -116,9 +116,9 @@ VERSIONS = under(
     "RFC 9112 § 2.3",
     (
         passed("version-10", "RFC 9112 § 9.3", line(b"GET / HTTP/1.0"), b"GET / HTTP/1.1", end="closed"),
-        refused("version-12", "RFC 9110 § 2.5", line(b"GET / HTTP/1.2"), 505, 400),
+        refused("version-12", "RFC 9110 § 2.5", line(b"GET / HTTP/1.2"), 400, 505),
         refused("version-20", "RFC 9110 § 15.6.6", line(b"GET / HTTP/2.0"), 505, 400),
-        refused("version-30", "RFC 9110 § 15.6.6", line(b"GET / HTTP/3.0"), 505, 400),
+        refused("version-30", "RFC 9110 § 15.6.6", line(b"GET / HTTP/3.0"), 400, 505),
         refused("version-09-spelled", "RFC 9110 § 15.6.6", line(b"GET / HTTP/0.9"), 505, 400),
         refused("version-09-simple", "RFC 9112 § 3", b"GET /\r\n\r\n"),
         refused("version-lower-case", "", line(b"GET / http/1.1")),
