@@ -185,7 +185,7 @@ def second_tier(choice: Choice) -> list[Part]:
     programs = marked(sys.executable, "tests", but=WITH_OWN_PART)
     computed = (*marked(sys.executable, *BESIDE_BUILDS), *TWO_PROCESSES)
     return [
-        Part("more examples", 200, (more_examples, computed), environments),
+        Part("more examples", 500, (more_examples, computed), environments),
         Part("programs", 480, ((*programs, *THREE_PROCESSES),)),
         *other_interpreters(choice),
         Part("compiled", 140, (pytest(COMPILED, *compiled, *TWO_PROCESSES),)),
