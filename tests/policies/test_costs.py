@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import inf, nan
 from random import Random
 
@@ -13,6 +14,7 @@ from policies.contract import ManualClock, Trial, endpoints
 from policies.insight.explanation import Cost
 from policies.steelyard.costs import PARTS
 from policies.steelyard.policy import Steelyard
+from tests.support.documentation import text_of
 from tests.support.steelyard_routers import Connections
 from tests.support.traces import last, traced
 
@@ -118,3 +120,12 @@ def test_bad_parts_are_null_in_json() -> None:
         {"id": "c", "score": 0},
     ]
     assert (shown["comparison"], last(trace).text.count("\n")) == ("", 2)
+
+
+def test_every_part_is_explained() -> None:
+    """In the derivation of docs/policies.md or its table of parts, and no other is."""
+    section = text_of("docs/policies.md").partition("name the parts for each endpoint compared")[2]
+    section = section.partition("Worked examples")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    sentence = re.findall(r"`(\w+)`", section.partition("| part |")[0])
+    assert sorted([*sentence, *rows]) == sorted(PARTS)
