@@ -193,7 +193,9 @@ def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> No
     values = {
         name: shown(EXAMPLE.read_text().splitlines())[f"health_checks.{name}"][1] for name in CHECK_KEYS
     }
+    del values["fields"]  # has its default there, which is what `check --print` writes
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
+    lines += '\nfields = { authorization = "Bearer x" }'
     path.write_text(
         f"{ENDPOINT}[health_checks]\n{lines}\n[clusters.b]\n"
         f"{ENDPOINT.replace('[[', '[[clusters.b.')}[clusters.b.health_checks]\n{own}\n"
@@ -228,3 +230,10 @@ def test_values_of_fields_are_not_printed(tmp_path: Path) -> None:
     done = run_in_process(main, "balancer", "check", str(path), "--print")
     assert (done.returncode, done.stderr, done.stdout.count("# fields = (secret)")) == (0, "", 2)
     assert "s3cr3t" not in done.stdout
+
+
+def test_check_warns_of_no_key_that_has_its_default(tmp_path: Path) -> None:
+    """So not of what `check --print` writes."""
+    path = tmp_path / "balancer.toml"
+    path.write_text(f"{ENDPOINT}[health_checks]\nfields = {{}}\n")
+    assert warned(path) == []
