@@ -90,8 +90,9 @@ class SiblingChannel:
         """Remove this process's socket; the last process removes the directory."""
         with suppress(OSError):
             os.unlink(self.path(self._index))
-        if not any(self._directory.glob("*.sock")):
-            shutil.rmtree(self._directory, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process was the last
+            if not any(self._directory.glob("*.sock")):
+                shutil.rmtree(self._directory, ignore_errors=True)
 
     # --- metrics
 
