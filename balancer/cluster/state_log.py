@@ -136,7 +136,7 @@ class StateLog:
         self._shown: dict[str, Shown] = {}
         self._panics: dict[str | None, float] = {}  # by region, None: everywhere; since when
         self._panic_elsewhere_since: float | None = None
-        self._faulty_installations: dict[str, int] = {}  # by what becomes of the faults
+        self._faulty_installations: dict[str, int] = {}  # by effect, the last with a line
         self._faulty_elsewhere = 0
         self._next_at = 0.0
 

@@ -329,7 +329,8 @@ SHOWN_CELLS = 10
 def compare_catalogues(
     first: Path, second: Path, grid: str | None, measure: str, file: Path | None, limit: float | None
 ) -> int:
-    """Compare every cell that both contain, second / first; returns 1 if one is worse beyond noise and `limit`, else 0.
+    """Compare every cell that both contain, second / first; returns the exit code: with `limit` 1 if one is worse
+    beyond noise and that, or if none can be judged.
 
     Raises `BadInputError` when they have no cell in common.
     """
@@ -340,8 +341,12 @@ def compare_catalogues(
     found = changes(before, after, measure)
     console_here().print(whole_table(change_table(found, measure)))
     write_json(file, {"measure": measure, "changes": found})
-    least = limit or math.inf
-    is_worse = any(change.standing == "behind" and change.ratio.ratio > least for change in found)
+    if limit is None:
+        return 0
+    if all(change.standing == "no verdict" for change in found):
+        print_verdict(console_here(), None, "not judged, too few seeds")
+        return BOUND_MISSED
+    is_worse = any(change.standing == "behind" and change.ratio.ratio > limit for change in found)
     return BOUND_MISSED if is_worse else 0
 
 

@@ -69,6 +69,13 @@ def test_catalogues_are_compared_and_checked(catalogue: Path) -> None:
     assert json.loads(file.read_text(encoding="utf-8"))["changes"]
 
 
+def test_catalogues_with_too_few_seeds_do_not_pass_the_check(tmp_path: Path) -> None:
+    few = swept(tmp_path / "few.sqlite", small_grid(3, ours="random"))
+    assert read("compare", few, few)[0] == 0
+    code, output = read("compare", few, few, "--fail-if-worse", "1.01")
+    assert (code, "not judged, too few seeds" in output) == (1, True)
+
+
 def test_report_of_a_catalogue(catalogue: Path) -> None:
     code, output = read("report", catalogue)
     assert (code, "random is best or practically equal in 1 of 1" in output) == (0, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -211,3 +212,15 @@ async def test_latency_buckets_are_summed(stage: Stage) -> None:
     (endpoint,) = whole["endpoints"]
     assert sum(endpoint["buckets"]) == endpoint["outcomes"]["ok"] == 6
     assert endpoint["buckets"] == [2 * count for count in one["endpoints"][0]["buckets"]]
+
+
+def test_directory_that_a_sibling_removes_while_a_process_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the question whether it exists and the listing."""
+
+    def removed(directory: Path, pattern: str) -> Iterator[Path]:
+        raise FileNotFoundError(directory)
+
+    monkeypatch.setattr(Path, "glob", removed)
+    SiblingChannel(tmp_path, 0, 2).stop()
